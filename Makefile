@@ -1,0 +1,51 @@
+# Everything lives in .venv and build/. A fresh machine needs Python >= 3.11 and make.
+PYTHON3 ?= python3
+PY := .venv/bin/python
+STAMP := .venv/.installed
+export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/build/.zig
+export ZIG_LOCAL_CACHE_DIR := $(CURDIR)/build/.zig
+
+.PHONY: all build demo test e2e bench lint format debug clean venv
+all: build
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml libsync/__init__.py
+	@echo "== virtual environment: .venv (packages from the registry; a few minutes the first time)"
+	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, this is " + sys.version)'
+	$(PYTHON3) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+build: $(STAMP)
+	@$(MAKE) --no-print-directory -C csrc PYTHON=$(CURDIR)/$(PY)
+
+debug: $(STAMP)
+	@$(MAKE) --no-print-directory -C csrc PYTHON=$(CURDIR)/$(PY) debug
+
+demo: build
+	@$(PY) -m e2e.onebox.demo $(if $(KEEP),--keep)
+
+test: build
+	@$(PY) -m pytest tests
+
+e2e: build
+	@$(PY) -m pytest e2e
+
+bench: build
+	@$(PY) -m tests.bench
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) -m clang_format --dry-run --Werror $$(git ls-files 'csrc/*.c' 'csrc/*.h')
+
+format: $(STAMP)
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+	$(PY) -m clang_format -i $$(git ls-files 'csrc/*.c' 'csrc/*.h')
+
+clean:
+	rm -rf build .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache

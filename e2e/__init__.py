@@ -1,0 +1,1 @@
+"""Whole chains: onebox (one machine, no cluster), cluster (a real kubelet)."""

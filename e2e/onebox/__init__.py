@@ -1,0 +1,1 @@
+"""One machine, no cluster: does for a pod what kubelet and runtime do."""
