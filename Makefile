@@ -40,12 +40,12 @@ lint: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
-	$(PY) -m clang_format --dry-run --Werror $$(git ls-files 'csrc/*.c' 'csrc/*.h')
+	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.c' 'csrc/*.h')
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
-	$(PY) -m clang_format -i $$(git ls-files 'csrc/*.c' 'csrc/*.h')
+	.venv/bin/clang-format -i $$(git ls-files 'csrc/*.c' 'csrc/*.h')
 
 clean:
 	rm -rf build .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache

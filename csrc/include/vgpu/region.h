@@ -21,10 +21,10 @@
 
 #include "vgpu/version.h"
 
-#define VGPU_REGION_MAGIC UINT64_C(0x0055504756494b0a) /* bytes "\nKIVGPU\0" */
-#define VGPU_MAX_DEVICES 16
-#define VGPU_MAX_SLOTS 1024
-#define VGPU_UUID_BYTES 64 /* "GPU-…" or "MIG-…", NUL padded */
+#define VGPU_REGION_MAGIC     UINT64_C(0x0055504756494b0a) /* bytes "\nKIVGPU\0" */
+#define VGPU_MAX_DEVICES      16
+#define VGPU_MAX_SLOTS        1024
+#define VGPU_UUID_BYTES       64 /* "GPU-…" or "MIG-…", NUL padded */
 #define VGPU_SLOT_LOCK_OFFSET (INT64_C(1) << 40)
 
 /* What the bytes of a process are for. */
@@ -37,13 +37,13 @@ enum vgpu_kind {
 
 /* Where the limit that holds came from (design: the first that is there decides). */
 enum vgpu_limit_source {
-    VGPU_SOURCE_NONE = 0,       /* not decided yet */
-    VGPU_SOURCE_KAI = 1,        /* /etc/vgpu/limit */
-    VGPU_SOURCE_MEMORY = 2,     /* annotation gpu-memory */
-    VGPU_SOURCE_FRACTION = 3,   /* annotation gpu-fraction */
-    VGPU_SOURCE_ENV = 4,        /* environment; by hand, or lowering one of the above */
-    VGPU_SOURCE_UNLIMITED = 5,  /* by hand, no limit asked for */
-    VGPU_SOURCE_UNUSABLE = 6,   /* injected, but no usable limit: every cuInit fails */
+    VGPU_SOURCE_NONE = 0,      /* not decided yet */
+    VGPU_SOURCE_KAI = 1,       /* /etc/vgpu/limit */
+    VGPU_SOURCE_MEMORY = 2,    /* annotation gpu-memory */
+    VGPU_SOURCE_FRACTION = 3,  /* annotation gpu-fraction */
+    VGPU_SOURCE_ENV = 4,       /* environment; by hand, or lowering one of the above */
+    VGPU_SOURCE_UNLIMITED = 5, /* by hand, no limit asked for */
+    VGPU_SOURCE_UNUSABLE = 6,  /* injected, but no usable limit: every cuInit fails */
 };
 
 struct vgpu_region_header { /* 256 bytes */
@@ -65,11 +65,11 @@ struct vgpu_region_header { /* 256 bytes */
 
 struct vgpu_region_device { /* 256 bytes; index counts as NVML does in the container */
     char uuid[VGPU_UUID_BYTES];
-    uint64_t physical_bytes;      /* what the card has */
-    uint64_t limit_bytes;         /* what is enforced; UINT64_MAX without a limit */
-    uint64_t used_bytes;          /* sum over all slots and kinds */
-    uint64_t unbelieved_bytes;    /* value in /etc/vgpu/limit that was not believed, else 0 */
-    uint64_t refusals;            /* requests refused */
+    uint64_t physical_bytes;   /* what the card has */
+    uint64_t limit_bytes;      /* what is enforced; UINT64_MAX without a limit */
+    uint64_t used_bytes;       /* sum over all slots and kinds */
+    uint64_t unbelieved_bytes; /* value in /etc/vgpu/limit that was not believed, else 0 */
+    uint64_t refusals;         /* requests refused */
     uint64_t refused_largest_bytes;
     uint64_t refused_last_unix_ns;
     uint32_t limit_source; /* enum vgpu_limit_source */
@@ -79,12 +79,12 @@ struct vgpu_region_device { /* 256 bytes; index counts as NVML does in the conta
 };
 
 struct vgpu_region_slot { /* 640 bytes */
-    uint32_t state; /* 0 free, 1 in use */
-    uint32_t generation; /* grows each time the slot is taken */
-    int32_t pid;         /* in the process's own pid namespace */
+    uint32_t state;       /* 0 free, 1 in use */
+    uint32_t generation;  /* grows each time the slot is taken */
+    int32_t pid;          /* in the process's own pid namespace */
     uint32_t pad0;
-    uint64_t pid_namespace;     /* inode of /proc/self/ns/pid, 0 if it can't be told */
-    uint64_t start_time_ticks;  /* field 22 of /proc/self/stat */
+    uint64_t pid_namespace;    /* inode of /proc/self/ns/pid, 0 if it can't be told */
+    uint64_t start_time_ticks; /* field 22 of /proc/self/stat */
     uint64_t claimed_unix_ns;
     uint64_t pad1[3];
     uint64_t used_bytes[VGPU_MAX_DEVICES][VGPU_KINDS];
