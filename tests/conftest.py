@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def build() -> Path:
 
 
 @pytest.fixture
-def make_card(tmp_path: Path, build: Path) -> Iterator[Callable[..., Card]]:
+def make_card(tmp_path: Path, build: Path) -> Callable[..., Card]:
     """Create simulated cards: `make_card("T4", "T4")` gives one state with two of them."""
     made: list[Path] = []
 
@@ -57,7 +57,7 @@ def make_card(tmp_path: Path, build: Path) -> Iterator[Callable[..., Card]]:
         made.append(state)
         return Card(state)
 
-    yield make
+    return make
 
 
 @pytest.fixture
