@@ -1,0 +1,153 @@
+"""Configuration and command lines of the node: containerd, its network plugin, the kubelet, control groups."""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+from e2e.cluster.settings import NODE_IP, NODE_NAME, POD_RANGE
+
+KUBELET_ROOT = Path("/var/lib/kubelet")  # the standard path: a mount of the run's own folder lies there
+CGROUPS = Path("/sys/fs/cgroup")
+PAUSE_IMAGE = "registry.test/pause:1"
+
+_CONTAINERD = """
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+oom_score = 0
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  # Without CAP_SYS_RESOURCE (in a sandbox) a lower oom_score_adj can't be had.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{folder}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = "/usr/sbin/runc"
+      SystemdCgroup = false
+"""
+
+
+class Node:
+    """One node's files below a folder of the run."""
+
+    def __init__(self, folder: Path, pki: Path, programs: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "containerd.sock"
+        self.cgroup = f"kri-{folder.parent.name}"
+        self._pki = pki
+        self._programs = programs
+
+    def preparation(self) -> list[str]:
+        """Shell commands for the mount namespace: a kubelet root that is shared (monitors see later mounts)."""
+        own = self.folder / "kubelet"
+        return [
+            "umask 022; mkdir -p /run/netns && mount -t tmpfs netns /run/netns && mount --make-rshared /run/netns",
+            f"mkdir -p {own} {KUBELET_ROOT}; mount --bind {own} {KUBELET_ROOT}; mount --make-rshared {KUBELET_ROOT}",
+        ]
+
+    def prepare(self) -> None:
+        """Write the configuration, make the control groups."""
+        for name in ("root", "state", "cni", "kubelet", "logs", "leases"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        text = _CONTAINERD.format(folder=self.folder, socket=self.socket, pause=PAUSE_IMAGE)
+        (self.folder / "containerd.toml").write_text(text)
+        address = {
+            "type": "host-local",
+            "dataDir": f"{self.folder}/leases",
+            "ranges": [[{"subnet": POD_RANGE}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
+        bridge = {"type": "bridge", "bridge": "pods", "isGateway": True, "hairpinMode": True, "ipam": address}
+        plugins = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+        (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(plugins))
+        (self.folder / "resolv.conf").write_text("")
+        (self.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet_configuration()))
+        for hierarchy in self._hierarchies():
+            own = hierarchy / self.cgroup
+            own.mkdir(exist_ok=True)
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                if (hierarchy / name).exists():
+                    (own / name).write_text((hierarchy / name).read_text())
+
+    def remove_control_groups(self) -> None:
+        """What the end of the namespaces doesn't take: control groups, once their processes are gone."""
+        for _ in range(50):
+            left = [hierarchy / self.cgroup for hierarchy in self._hierarchies() if (hierarchy / self.cgroup).exists()]
+            if not left:
+                return
+            for own in left:
+                for group in sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True):
+                    with contextlib.suppress(OSError):
+                        group.rmdir()
+                with contextlib.suppress(OSError):
+                    own.rmdir()
+            time.sleep(0.1)
+
+    def containerd(self) -> list[str]:
+        """Command line."""
+        return ["containerd", "--config", str(self.folder / "containerd.toml")]
+
+    def ctr(self, *arguments: str) -> list[str]:
+        """Command line of containerd's own client, in the kubelet's namespace of images."""
+        return ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
+
+    def kubelet(self) -> list[str]:
+        """Command line."""
+        return [
+            str(self._programs / "kubelet"),
+            f"--config={self.folder}/kubelet.yaml",
+            f"--kubeconfig={self._pki}/kubelet.kubeconfig",
+            f"--hostname-override={NODE_NAME}",
+            f"--node-ip={NODE_IP}",
+            f"--root-dir={KUBELET_ROOT}",
+            f"--cert-dir={self._pki}",
+        ]
+
+    def _hierarchies(self) -> list[Path]:
+        """Roots of the control group trees: one a controller (v1), or the one (v2)."""
+        if (CGROUPS / "cgroup.controllers").exists():
+            return [CGROUPS]
+        return [path for path in CGROUPS.iterdir() if (path / "tasks").exists()]
+
+    def _kubelet_configuration(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": NODE_IP,
+            "healthzBindAddress": NODE_IP,
+            "tlsCertFile": f"{self._pki}/kubelet.crt",
+            "tlsPrivateKeyFile": f"{self._pki}/kubelet.key",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": f"{self._pki}/ca.crt"},
+            },
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.cgroup}",
+            "enforceNodeAllocatable": [],
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "podLogsDir": f"{self.folder}/logs",
+            "resolvConf": f"{self.folder}/resolv.conf",
+            "hairpinMode": "none",
+            "makeIPTablesUtilChains": False,
+            "oomScoreAdj": 0,  # -999 can't be had in a sandbox
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "1%",
+                "nodefs.inodesFree": "1%",
+                "imagefs.available": "1%",
+            },
+            "serializeImagePulls": False,
+        }

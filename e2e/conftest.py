@@ -1,0 +1,24 @@
+"""What every end-to-end test may ask for: the programs of Kubernetes, and an API server."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import programs
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    """Where things lie, with everything that a cluster needs provided (built once, then cached)."""
+    settings = Settings()
+    programs.provide(settings)
+    return settings
+
+
+@pytest.fixture(scope="session")
+def api_server(settings: Settings) -> Iterator[Cluster]:
+    """etcd and a kube-apiserver alone, ready within seconds: for whatever needs no running pod."""
+    with Cluster(settings, node=False) as cluster:
+        yield cluster
