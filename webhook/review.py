@@ -1,0 +1,162 @@
+"""AdmissionReview admission.k8s.io/v1: reading a request strictly, writing an answer that repeats nothing of it."""
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+from webhook import reasons
+from webhook.pod import MalformedObjectError, Object, mapping, text
+from webhook.policy import Decision, Warned
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+# Limits of the API server: longer warnings are cut once all together pass 4096 bytes.
+_WARNING_CHARACTERS = 256
+_WARNINGS = 16
+_UID_CHARACTERS = 256
+
+
+class BadRequestError(ValueError):
+    """The body isn't a review: HTTP 400, with this text."""
+
+
+class Status(TypedDict):
+    """metav1.Status of a denial."""
+
+    code: int
+    message: str
+    reason: str
+
+
+class Response(TypedDict):
+    """AdmissionResponse."""
+
+    uid: str
+    allowed: bool
+    auditAnnotations: dict[str, str]
+    status: NotRequired[Status]
+    patchType: NotRequired[str]
+    patch: NotRequired[str]
+    warnings: NotRequired[list[str]]
+
+
+class ReviewAnswer(TypedDict):
+    """AdmissionReview as it goes back."""
+
+    apiVersion: str
+    kind: str
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The parts of an AdmissionRequest that matter here."""
+
+    uid: str
+    operation: str
+    resource: tuple[str, str, str]
+    namespace: str
+    dry_run: bool
+    object: Object
+
+    @property
+    def creates_pod(self) -> bool:
+        """Whether a pod is being created."""
+        return self.operation == "CREATE" and self.resource == ("", "pods", "")
+
+    @property
+    def pod_name(self) -> str:
+        """Name for the log; a pod with generateName has no name yet."""
+        metadata = _loose(self.object.get("metadata"))
+        name, prefix = metadata.get("name"), metadata.get("generateName")
+        return str(name) if name else f"{prefix}*" if prefix else ""
+
+    @property
+    def owner(self) -> str:
+        """Kind and name of the first owner, for the log."""
+        owners = _loose(self.object.get("metadata")).get("ownerReferences")
+        first = _loose(owners[0]) if isinstance(owners, list) and owners else {}
+        return f"{first.get('kind')}/{first.get('name')}" if first else ""
+
+
+def _loose(value: Any) -> Object:
+    return value if isinstance(value, dict) else {}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Object:
+    """Build an object. Two values for one key would let two readers see two different pods."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise BadRequestError("the body has an object with the same key twice")
+    return made
+
+
+def _no_constant(name: str) -> None:
+    raise BadRequestError(f"the body has {name}, which JSON doesn't know")
+
+
+def parse(body: bytes) -> Request:
+    """Return the request in a body. Raises BadRequestError."""
+    try:
+        review = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except BadRequestError:
+        raise
+    except RecursionError:
+        raise BadRequestError("the body is nested too deeply") from None
+    except ValueError:
+        raise BadRequestError("the body is not JSON in UTF-8") from None
+    if not isinstance(review, dict):
+        raise BadRequestError("the body is not an object")
+    if review.get("apiVersion") != API_VERSION or review.get("kind") != KIND:
+        raise BadRequestError(f"the body is not an {KIND} of {API_VERSION}")
+    try:
+        return _request(mapping(review, "request", "review"))
+    except MalformedObjectError as error:
+        raise BadRequestError(str(error)) from None
+
+
+def _request(request: Object) -> Request:
+    uid = text(request, "uid", "request")
+    if not 0 < len(uid) <= _UID_CHARACTERS:
+        raise BadRequestError("request.uid is missing or too long")
+    resource = mapping(request, "resource", "request")
+    names = (
+        text(resource, "group", "request.resource"),
+        text(resource, "resource", "request.resource"),
+        text(request, "subResource", "request"),
+    )
+    if not names[1]:
+        raise BadRequestError("request.resource is missing")
+    dry_run = request.get("dryRun")
+    if dry_run not in (None, True, False):
+        raise BadRequestError("request.dryRun is not a boolean")
+    return Request(
+        uid=uid,
+        operation=text(request, "operation", "request"),
+        resource=names,
+        namespace=text(request, "namespace", "request"),
+        dry_run=bool(dry_run),
+        object=mapping(request, "object", "request"),
+    )
+
+
+def answer(uid: str, decision: Decision) -> ReviewAnswer:
+    """Return the review that answers the request with this uid."""
+    code = decision.reason.code
+    response: Response = {"uid": uid, "allowed": decision.allowed, "auditAnnotations": {"reason": code}}
+    if decision.reason.outcome is reasons.Outcome.DENIED:
+        message = f"{decision.message} ({code})"
+        response["status"] = {"code": decision.reason.status, "message": message, "reason": code}
+    if decision.operations:
+        response["patchType"] = "JSONPatch"
+        patch = json.dumps(decision.operations, separators=(",", ":"))
+        response["patch"] = b64encode(patch.encode()).decode()
+    if decision.warnings:
+        response["warnings"] = [_warning(warned) for warned in decision.warnings[:_WARNINGS]]
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def _warning(warned: Warned) -> str:
+    suffix = f" ({warned.reason.code})"
+    return warned.message[: _WARNING_CHARACTERS - len(suffix)] + suffix
