@@ -1,0 +1,82 @@
+#include "names.h"
+
+#include <string.h>
+
+#include "hooks.h"
+
+/* The pool: one member per symbol, so that offsetof() gives constants. */
+static const struct pool {
+#define CU(symbol, ...)       char symbol[sizeof #symbol];
+#define NVML(symbol, ...)     char symbol[sizeof #symbol];
+#define LIBC(symbol)          char symbol[sizeof #symbol];
+#define USE_CU(symbol, ...)   char symbol[sizeof #symbol];
+#define USE_NVML(symbol, ...) char symbol[sizeof #symbol];
+#include "hooks.def"
+} pool = {
+#define CU(symbol, ...)       .symbol = #symbol,
+#define NVML(symbol, ...)     .symbol = #symbol,
+#define LIBC(symbol)          .symbol = #symbol,
+#define USE_CU(symbol, ...)   .symbol = #symbol,
+#define USE_NVML(symbol, ...) .symbol = #symbol,
+#include "hooks.def"
+};
+
+enum { ANY = false, PER_THREAD = true };
+
+static const struct vgpu_name names[VGPU_FUNCTIONS] = {
+#define OFFSET(symbol) (unsigned short)offsetof(struct pool, symbol)
+#define CU(symbol, base, since, stream, ...)                                                                           \
+    [VGPU_FN_##symbol] = {OFFSET(symbol), sizeof #base - 1, stream, VGPU_DRIVER, since},
+#define NVML(symbol, ...)     [VGPU_FN_##symbol] = {OFFSET(symbol), sizeof #symbol - 1, ANY, VGPU_NVML, 0},
+#define LIBC(symbol)          [VGPU_FN_##symbol] = {OFFSET(symbol), sizeof #symbol - 1, ANY, VGPU_LIBC, 0},
+#define USE_CU(symbol, ...)   [VGPU_FN_##symbol] = {OFFSET(symbol), sizeof #symbol - 1, ANY, VGPU_DRIVER, 0},
+#define USE_NVML(symbol, ...) [VGPU_FN_##symbol] = {OFFSET(symbol), sizeof #symbol - 1, ANY, VGPU_NVML, 0},
+#include "hooks.def"
+};
+_Static_assert(sizeof(struct pool) <= 65535, "offsets into the pool are 16 bits");
+
+const struct vgpu_name *vgpu_name_entry(unsigned int function) {
+    return &names[function];
+}
+
+const char *vgpu_name_symbol(unsigned int function) {
+    return (const char *)&pool + names[function].offset;
+}
+
+unsigned int vgpu_name_lower_bound(const char *name) {
+    unsigned int low = 0, high = VGPU_HOOKS;
+    while (low < high) {
+        unsigned int middle = (low + high) / 2;
+        if (strcmp(vgpu_name_symbol(middle), name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+unsigned int vgpu_name_find(const char *name) {
+    unsigned int function = vgpu_name_is_likely(name) ? vgpu_name_lower_bound(name) : VGPU_HOOKS;
+    return function < VGPU_HOOKS && strcmp(vgpu_name_symbol(function), name) == 0 ? function : VGPU_HOOKS;
+}
+
+/* The routes' own C names differ from their symbols: libc's headers declare those. */
+#define LIBC(symbol) extern const char route_##symbol[] __asm__(#symbol);
+#include "hooks.def"
+
+void *vgpu_name_hook(unsigned int function) {
+    switch (function) { /* compiles to offsets; a table of pointers would be a relocation each */
+#define CU(symbol, ...)                                                                                                \
+    case VGPU_FN_##symbol:                                                                                             \
+        return (void *)symbol;
+#define NVML(symbol, ...)                                                                                              \
+    case VGPU_FN_##symbol:                                                                                             \
+        return (void *)symbol;
+#define LIBC(symbol)                                                                                                   \
+    case VGPU_FN_##symbol:                                                                                             \
+        return (void *)(uintptr_t)route_##symbol;
+#include "hooks.def"
+    default:
+        return NULL;
+    }
+}

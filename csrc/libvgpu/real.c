@@ -1,0 +1,114 @@
+#include "real.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stddef.h>
+
+#include "hooks.h"
+#include "names.h"
+#include "object.h"
+
+void *vgpu_real_found[VGPU_FUNCTIONS];
+
+/* An object once found. Filled by whoever comes first; others meanwhile use a copy of their own, so nobody waits (a
+ * lock would outlive its holder in a forked child). */
+struct kept {
+    struct vgpu_object object;
+    int state; /* 0 empty, 1 being filled, 2 filled */
+};
+
+static struct kept libc, libdl, driver, nvml;
+
+static bool recall(struct kept *kept, struct vgpu_object *object) {
+    if (__atomic_load_n(&kept->state, __ATOMIC_ACQUIRE) != 2) return false;
+    *object = kept->object;
+    return true;
+}
+
+static void keep(struct kept *kept, const struct vgpu_object *object) {
+    int empty = 0;
+    if (!__atomic_compare_exchange_n(&kept->state, &empty, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+    kept->object = *object;
+    __atomic_store_n(&kept->state, 2, __ATOMIC_RELEASE);
+}
+
+/* Parts of libc are never unloaded. */
+static void *symbol_of_libc(struct kept *kept, const char *soname, const char *symbol, const char *version) {
+    struct vgpu_object object;
+    if (!recall(kept, &object)) {
+        if (!vgpu_object_by_soname(soname, &object)) return NULL;
+        keep(kept, &object);
+    }
+    return vgpu_object_symbol(&object, symbol, version);
+}
+
+/* Until glibc 2.34 dlsym and its like are in libdl.so.2, which a program may do without: then it is fetched by the
+ * function with which that libc opens its own plugins. */
+static void *find_in_libc(const char *symbol, const char *version) {
+    enum { FROM_DLOPEN = (int)0x80000000 };
+    void *address = symbol_of_libc(&libc, "libc.so.6", symbol, version);
+    if (!address) address = symbol_of_libc(&libdl, "libdl.so.2", symbol, version);
+    if (address || __atomic_load_n(&libdl.state, __ATOMIC_RELAXED)) return address;
+    void *(*fetch)(const char *, int) =
+        (void *(*)(const char *, int))symbol_of_libc(&libc, "libc.so.6", "__libc_dlopen_mode", NULL);
+    if (fetch && fetch("libdl.so.2", RTLD_NOW | FROM_DLOPEN))
+        address = symbol_of_libc(&libdl, "libdl.so.2", symbol, version);
+    return address;
+}
+
+static void *libc_dlopen(const char *file, int mode) {
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))vgpu_real(VGPU_FN_dlopen);
+    return open ? open(file, mode) : NULL;
+}
+
+/* The object with this soname, pinned: a later dlclose() by the program leaves it where it is. (The one price: at the
+ * very first look into it, a message that the program hasn't fetched by dlerror() yet is gone.) */
+static bool pin(struct kept *kept, const char *soname, struct vgpu_object *object) {
+    if (recall(kept, object)) return true;
+    if (!vgpu_object_by_soname(soname, object) || !libc_dlopen(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE))
+        return false;
+    keep(kept, object);
+    return true;
+}
+
+static void *find_pinned(struct kept *kept, const char *soname, const char *symbol, const char *version) {
+    struct vgpu_object object;
+    int kept_errno = errno;
+    void *address = pin(kept, soname, &object) ? vgpu_object_symbol(&object, symbol, version) : NULL;
+    errno = kept_errno;
+    return address;
+}
+
+static void *find(unsigned int function, const char *version) {
+    const char *symbol = vgpu_name_symbol(function);
+    switch (vgpu_name_entry(function)->library) {
+    case VGPU_LIBC:
+        return find_in_libc(symbol, version);
+    case VGPU_NVML:
+        return find_pinned(&nvml, NVML_SONAME, symbol, version);
+    default:
+        return find_pinned(&driver, CUDA_SONAME, symbol, version);
+    }
+}
+
+void *vgpu_real_find(unsigned int function) {
+    void *address = find(function, NULL);
+    if (address) __atomic_store_n(&vgpu_real_found[function], address, __ATOMIC_RELAXED);
+    return address;
+}
+
+void *vgpu_real_version(unsigned int function, const char *version) {
+    return version ? find(function, version) : vgpu_real(function);
+}
+
+void *vgpu_real_driver_symbol(const char *name) {
+    return find_pinned(&driver, CUDA_SONAME, name, NULL);
+}
+
+bool vgpu_real_load_nvml(void) {
+    struct vgpu_object object;
+    int kept_errno = errno;
+    bool loaded = pin(&nvml, NVML_SONAME, &object) || libc_dlopen(NVML_SONAME, RTLD_LAZY | RTLD_LOCAL);
+    errno = kept_errno;
+    return loaded;
+}
