@@ -1,7 +1,9 @@
 """The HTTP side: `POST /mutate`, `/healthz`, `/readyz`, `/metrics`. Every error is a short JSON object."""
 
 import logging
+import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +18,9 @@ from webhook.metrics import Metrics
 from webhook.pod import MalformedObjectError, Pod
 from webhook.policy import Decision, Namespaces, decide
 
-# Set by the worker for requests that came in over the plain listener.
-PLAIN = "webhook.plain"
+# Parsing takes many times a body's size: large ones are read one at a time.
+_LARGE_BYTES = 256 << 10
+_LARGE = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,15 @@ def create_app(services: Services, max_body_bytes: int) -> Flask:
 
     @app.post("/mutate")
     def mutate() -> Response | tuple[Response, int]:
-        if request.environ.get(PLAIN):
+        if request.scheme != "https":
             return _error(services, 403, "reviews are taken over TLS only")
         if request.mimetype != "application/json":
             return _error(services, 415, "the body must be application/json")
         started = time.perf_counter()
         try:
-            wanted = review.parse(request.get_data(cache=False))
+            body = request.get_data(cache=False)
+            with _LARGE if len(body) > _LARGE_BYTES else nullcontext():
+                wanted = review.parse(body)
             g.subject = _subject(wanted)
             decision = _decide(services, wanted)
         except (review.BadRequestError, MalformedObjectError) as error:

@@ -177,7 +177,7 @@ class Server:
     )
     threads: int = _setting("4", _whole(1, 64), "threads that answer reviews")
     max_connections: int = _setting("1000", _whole(8, 20000), "open connections; past that the longest idle is closed")
-    max_body_bytes: int = _setting(str(6 << 20), _whole(1024, 64 << 20), "largest body of a request")
+    max_body_bytes: int = _setting(str(3 << 20), _whole(1024, 64 << 20), "largest body of a request")
     read_timeout: float = _setting("5s", _seconds(0.05), "time for TLS handshake and a whole request")
     keepalive: float = _setting("120s", _seconds(0), "time that an idle connection stays open")
     drain: float = _setting("5s", _seconds(0), "time after SIGTERM in which requests are still taken")
@@ -185,6 +185,8 @@ class Server:
 
     def check(self) -> None:
         """Raise SettingsError for values that don't go together."""
+        if self.ops_listen is not None and self.ops_listen.port == self.listen.port:
+            raise SettingsError("--ops-listen needs another port than --listen")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise SettingsError(f"--log-level: {self.log_level!r} must be debug, info, warning or error")
 

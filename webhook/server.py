@@ -1,50 +1,96 @@
 """gunicorn as a library: one worker process whose threads answer; scaled by replicas."""
 
+import logging
+import ssl
 from typing import Any
 
+from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 
-from webhook.config import Settings
+from webhook.config import Settings, SettingsError
 
 # Beyond the drain time: what the requests under way may still take before the worker is killed.
 _GRACE_SECONDS = 10
+
+
+class Log(glogging.Logger):  # type: ignore[misc] # gunicorn has no types
+    """gunicorn's own records go the way of all others; requests are logged by the application."""
+
+    def setup(self, _cfg: Any) -> None:
+        """Let the root's handler render them."""
+        self.error_log.propagate = True
+        # Its notes about starting would name the addresses as http: TLS is ours, not its.
+        self.error_log.setLevel(max(logging.WARNING, logging.getLogger("webhook").level))
+
+    def access(self, *_arguments: Any) -> None:
+        """Log nothing: a review's line says more."""
 
 
 class Application(BaseApplication):  # type: ignore[misc] # gunicorn has no types
     """Our WSGI application under gunicorn's arbiter."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         super().__init__()
 
     def load_config(self) -> None:
         """Set gunicorn's options. Nothing is read from its own files or environment."""
-        server, tls = self._settings.server, self._settings.tls
+        server = self.settings.server
+        addresses = [server.listen, server.ops_listen] if server.ops_listen else [server.listen]
         options = {
-            "bind": [str(server.listen)],
-            "worker_class": "gthread",
+            "bind": [str(address) for address in addresses],
+            "worker_class": "webhook.worker.ReviewWorker",
             "workers": 1,
             "threads": server.threads,
-            "certfile": str(tls.tls_cert),
-            "keyfile": str(tls.tls_key),
+            "worker_connections": server.max_connections,
+            "keepalive": max(1, int(server.keepalive)),
+            "timeout": 30,
+            "graceful_timeout": int(server.drain) + _GRACE_SECONDS,
+            "limit_request_field_size": 4096,
+            "limit_request_fields": 64,
+            "logger_class": Log,
+            "control_socket_disable": True,
+            "worker_tmp_dir": "/dev/shm",  # noqa: S108 (a heartbeat on a disk would stall with it)
         }
         for name, value in options.items():
             self.cfg.set(name, value)
 
+    def is_secure(self, address: tuple[Any, ...]) -> bool:
+        """Return whether a listener's address is the one that speaks TLS."""
+        ops = self.settings.server.ops_listen
+        return ops is None or address[1] != ops.port
+
     def load(self) -> Any:
-        """Return the application; runs in the worker."""
+        """Return the WSGI application; runs in the worker. The master imports nothing of it, which keeps it small."""
         from webhook.app import Services, create_app  # noqa: PLC0415
-        from webhook.health import Health  # noqa: PLC0415
-        from webhook.metrics import Metrics  # noqa: PLC0415
+        from webhook.runtime import Runtime  # noqa: PLC0415
 
-        class Unknown:
-            def labels(self, name: str, *, fresh: bool = False) -> dict[str, str] | None:
-                return None
+        self.runtime = Runtime(self.settings)
+        self.runtime.start()
+        services = Services(self.settings.rules, self.runtime.namespaces, self.runtime.metrics, self.runtime.health)
+        return create_app(services, self.settings.server.max_body_bytes)
 
-        services = Services(self._settings.rules, Unknown(), Metrics(), Health())
-        return create_app(services, self._settings.server.max_body_bytes)
+
+def check_files(settings: Settings) -> None:
+    """Raise SettingsError where the certificate's files can't be used: better now than at the first connection."""
+    tls = settings.tls
+    for flag, path in (("--tls-cert", tls.tls_cert), ("--tls-key", tls.tls_key), ("--client-ca", tls.client_ca)):
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{flag}: {path} can't be read: {error.strerror}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        if tls.tls_cert is not None:
+            context.load_cert_chain(tls.tls_cert, tls.tls_key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+    except ssl.SSLError as error:
+        raise SettingsError(f"--tls-cert, --tls-key, --client-ca: not usable PEM files: {error.reason}") from None
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM. Raises SettingsError."""
+    check_files(settings)
     Application(settings).run()
