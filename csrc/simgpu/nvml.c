@@ -140,12 +140,10 @@ NVML(nvmlSystemGetProcessName, (unsigned pid, char *name, unsigned room)) {
 /* nvidia-smi wants a table of this id before anything else, looks at its size and calls none of its slots. */
 NVML(nvmlInternalGetExportTable, (const void **table, const void *id)) {
     static const uint64_t empty[9] = {sizeof empty};
-    static const unsigned char known[16] = {0x6c, 0x3e, 0xfe, 0xc4, 0x8f, 0xc9, 0x4e, 0x6c,
-                                            0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
-    static const unsigned char written[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
-                                              0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
+    static const unsigned char table_id[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
+                                               0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
     if (table == NULL || id == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    if (memcmp(id, known, 16) != 0 && memcmp(id, written, 16) != 0) return NVML_ERROR_NOT_FOUND;
+    if (memcmp(id, table_id, 16) != 0) return NVML_ERROR_NOT_FOUND;
     *table = empty;
     return NVML_SUCCESS;
 }
