@@ -60,23 +60,20 @@ unsigned int vgpu_name_find(const char *name) {
     return function < VGPU_HOOKS && strcmp(vgpu_name_symbol(function), name) == 0 ? function : VGPU_HOOKS;
 }
 
-/* The routes' own C names differ from their symbols: libc's headers declare those. */
-#define LIBC(symbol) extern const char route_##symbol[] __asm__(#symbol);
+/* Distances from the table to the hooks: known when the library is linked, where pointers would be a relocation each
+ * in every process. C has no constant expression for them. */
+#define CU(symbol, ...)   ".long " #symbol " - vgpu_hook_distances\n"
+#define NVML(symbol, ...) ".long " #symbol " - vgpu_hook_distances\n"
+#define LIBC(symbol)      ".long " #symbol " - vgpu_hook_distances\n"
+__asm__(".section .rodata.vgpu_hook_distances,\"a\"\n"
+        ".balign 4\n"
+        ".hidden vgpu_hook_distances\n"
+        ".globl vgpu_hook_distances\n"
+        "vgpu_hook_distances:\n"
 #include "hooks.def"
+        ".previous\n");
+extern const int32_t vgpu_hook_distances[VGPU_HOOKS] __attribute__((visibility("hidden")));
 
 void *vgpu_name_hook(unsigned int function) {
-    switch (function) { /* compiles to offsets; a table of pointers would be a relocation each */
-#define CU(symbol, ...)                                                                                                \
-    case VGPU_FN_##symbol:                                                                                             \
-        return (void *)symbol;
-#define NVML(symbol, ...)                                                                                              \
-    case VGPU_FN_##symbol:                                                                                             \
-        return (void *)symbol;
-#define LIBC(symbol)                                                                                                   \
-    case VGPU_FN_##symbol:                                                                                             \
-        return (void *)(uintptr_t)route_##symbol;
-#include "hooks.def"
-    default:
-        return NULL;
-    }
+    return (void *)((uintptr_t)vgpu_hook_distances + (uintptr_t)(intptr_t)vgpu_hook_distances[function]);
 }

@@ -31,7 +31,7 @@ unsigned int vgpu_name_find(const char *name);
 /* The first hooked function whose symbol doesn't sort before `name`, VGPU_HOOKS if all do. */
 unsigned int vgpu_name_lower_bound(const char *name);
 
-/* What a look-up hands out: our own function, NULL for one that isn't hooked. */
+/* What a look-up hands out: our own function of this number, which must be below VGPU_HOOKS. */
 void *vgpu_name_hook(unsigned int function);
 
 #endif

@@ -105,6 +105,10 @@ void *vgpu_real_driver_symbol(const char *name) {
     return find_pinned(&driver, CUDA_SONAME, name, NULL);
 }
 
+void *vgpu_real_libc_symbol(const char *name) {
+    return find_in_libc(name, NULL);
+}
+
 bool vgpu_real_load_nvml(void) {
     struct vgpu_object object;
     int kept_errno = errno;

@@ -28,6 +28,9 @@ void *vgpu_real_version(unsigned int function, const char *version);
 /* Any other symbol of the driver, NULL if it isn't loaded or has none of this name. */
 void *vgpu_real_driver_symbol(const char *name);
 
+/* Any function of libc's that is called only rarely, or that older ones keep in libdl; NULL if this libc has none. */
+void *vgpu_real_libc_symbol(const char *name);
+
 /* Loads libnvidia-ml.so.1 for our own questions where the program hasn't; the driver is never loaded by us.
  * false if there is none. Not to be called before the program itself has called the driver. */
 bool vgpu_real_load_nvml(void);

@@ -44,18 +44,16 @@ static lookup *libc_lookup(enum vgpu_function function) {
     return found ? found : nothing;
 }
 
-/* Is `address` the real function, or that of another copy of the driver? */
-static bool is_real(const struct question *question, const void *address) {
-    struct vgpu_object object;
-    if (address == question->real) return true;
-    if (!vgpu_object_by_address(address, &object)) return false;
+/* Is `object` the one whose functions of this name are ours to stand in for? Not only the driver that we call: another
+ * copy of it, under another path, is led here too. */
+static bool is_hooked_object(const struct question *question, const struct vgpu_object *object) {
     switch (vgpu_name_entry(question->function)->library) {
     case VGPU_LIBC:
-        return strcmp(object.soname, "libc.so.6") == 0 || strcmp(object.soname, "libdl.so.2") == 0;
+        return strcmp(object->soname, "libc.so.6") == 0 || strcmp(object->soname, "libdl.so.2") == 0;
     case VGPU_NVML:
-        return strcmp(object.soname, NVML_SONAME) == 0;
+        return strcmp(object->soname, NVML_SONAME) == 0;
     default:
-        return strcmp(object.soname, CUDA_SONAME) == 0;
+        return strcmp(object->soname, CUDA_SONAME) == 0;
     }
 }
 
@@ -70,16 +68,41 @@ static void *ours(struct question *question) {
     return question->real ? vgpu_name_hook(question->function) : after_us(question);
 }
 
+/* The handle is of another namespace (dlmopen): our copy there answers; without one the answer is libc's. */
+static void *in_other_namespace(const struct question *question, void *address) {
+    int (*info)(void *, int, void *) = (int (*)(void *, int, void *))vgpu_real_libc_symbol("dlinfo");
+    int (*close)(void *) = (int (*)(void *))vgpu_real_libc_symbol("dlclose");
+    void *(*open)(Lmid_t, const char *, int) = (void *(*)(Lmid_t, const char *, int))vgpu_real(VGPU_FN_dlmopen);
+    struct vgpu_object self;
+    Lmid_t namespace;
+    if (!info || !close || !open || info(question->handle, RTLD_DI_LMID, &namespace) ||
+        !vgpu_object_by_address(no_version, &self))
+        return address;
+    void *copy = open(namespace, self.name, RTLD_LAZY | RTLD_NOLOAD);
+    if (!copy) return address;
+    const char *route = question->version ? "dlvsym" : "dlsym";
+    lookup *ask = (lookup *)libc_lookup(VGPU_FN_dlsym)(copy, route, NULL);
+    if (ask) address = ask(question->handle, question->name, question->version);
+    close(copy); /* opened once more above */
+    return address;
+}
+
 static void *by_handle(struct question *question) {
     void *address = question->libc(question->handle, question->name, question->version);
-    if (address == vgpu_name_hook(question->function) || (address && is_real(question, address))) return ours(question);
-    return address;
+    struct vgpu_object object;
+    if (!address) return NULL;
+    if (address == question->real || address == vgpu_name_hook(question->function)) return ours(question);
+    if (!vgpu_object_by_address(address, &object)) return in_other_namespace(question, address);
+    return is_hooked_object(question, &object) ? ours(question) : address;
 }
 
 /* The global scope comes first for every caller, and we stand in it: libc finds us, or what stands before us. */
 static void *by_default(struct question *question) {
     void *address = question->libc(RTLD_DEFAULT, question->name, question->version);
-    if (address && address != vgpu_name_hook(question->function) && !is_real(question, address)) return address;
+    struct vgpu_object object;
+    if (address && address != vgpu_name_hook(question->function) && vgpu_object_by_address(address, &object) &&
+        !is_hooked_object(question, &object))
+        return address;
     return ours(question);
 }
 

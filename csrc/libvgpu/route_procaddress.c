@@ -1,55 +1,58 @@
 /* cuGetProcAddress: the driver's answer, with our hook in place of each function that it stands for.
  *
  * The driver is always asked first, with what the program asked: whether there is an answer, and the status, are its
- * own. Which function that answer means is told by the address (it is one of the driver's exports); where a driver
- * gives addresses of its own, by the CUDA version and the stream flag asked for. */
+ * own. Which function that answer is, the address tells (it is one of the driver's exports); where a driver gives
+ * addresses that it doesn't export, the CUDA version and the stream flag asked for. */
 #include <stdio.h>
 #include <string.h>
 
 #include "hooks.h"
 #include "names.h"
 
-/* How many newer versions of a function than we know (`_v<n>`) are looked for in the driver. */
-enum { NEWER_VERSIONS = 4 };
-
-static bool has_base(unsigned int function, const char *name, size_t length) {
-    return vgpu_name_entry(function)->base_length == length && strncmp(vgpu_name_symbol(function), name, length) == 0;
+/* Are the first `length` characters of the symbol its base name, or all of it? */
+static bool is_named(unsigned int function, size_t length) {
+    return vgpu_name_entry(function)->base_length == length || vgpu_name_symbol(function)[length] == '\0';
 }
 
-/* Does the driver export this address as a version of `name` that is newer than the list? Then it isn't ours. */
+/* Among versions that are all old enough: the per-thread form first (it is only looked at when asked for), then the
+ * newest. */
+static bool is_better(unsigned int function, unsigned int than) {
+    const struct vgpu_name *one = vgpu_name_entry(function), *other;
+    if (than == VGPU_HOOKS) return true;
+    other = vgpu_name_entry(than);
+    return one->per_thread != other->per_thread ? one->per_thread : one->since > other->since;
+}
+
+/* Is `address` a version of `name` that is newer than our list? Then its parameters are unknown to us. */
 static bool is_unknown_version(const char *name, const void *address) {
-    static const char *const streams[] = {"", "_ptsz", "_ptds"};
+    static const char *const forms[] = {"", "_ptsz", "_ptds"};
+    enum { LAST_VERSION = 9 };
     char symbol[96];
-    for (int version = 2; version < 10; version++)
-        for (int i = 0; i < 3; i++) {
-            snprintf(symbol, sizeof symbol, "%s_v%d%s", name, version, streams[i]);
+    for (int version = 2; version <= LAST_VERSION; version++)
+        for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+            snprintf(symbol, sizeof symbol, "%s_v%d%s", name, version, forms[i]);
             if (vgpu_name_find(symbol) == VGPU_HOOKS && vgpu_real_driver_symbol(symbol) == address) return true;
         }
     return false;
 }
 
-/* The hook for `address`, which the driver gave for `name`; `address` itself if it isn't one of ours. */
+/* The hook for `address`, which the driver gave for `name`; `address` itself if it isn't ours. */
 static void *hook_for(const char *name, void *address, int cuda_version, uint64_t flags) {
     size_t length = strlen(name);
     bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    unsigned int first = vgpu_name_lower_bound(name), best = VGPU_HOOKS;
-    bool exported = false;
-    for (unsigned int i = first; i < VGPU_HOOKS && strncmp(vgpu_name_symbol(i), name, length) == 0; i++) {
-        const struct vgpu_name *entry = vgpu_name_entry(i);
-        void *real = vgpu_real(i);
+    unsigned int exported = VGPU_HOOKS, best = VGPU_HOOKS;
+    unsigned int i = length ? vgpu_name_lower_bound(name) : VGPU_HOOKS;
+    for (; i < VGPU_HOOKS && strncmp(vgpu_name_symbol(i), name, length) == 0; i++) {
+        const void *real = vgpu_real(i);
         if (!real) continue;
-        bool fits = has_base(i, name, length) && entry->since <= cuda_version && (per_thread || !entry->per_thread);
-        bool better =
-            fits &&
-            (best == VGPU_HOOKS || entry->per_thread > vgpu_name_entry(best)->per_thread ||
-             (entry->per_thread == vgpu_name_entry(best)->per_thread && entry->since > vgpu_name_entry(best)->since));
-        if (better) best = i;
-        if (real == address && (!exported || better)) {
-            exported = true;
-        }
+        if (real == address && is_better(i, exported)) exported = i;
+        if (is_named(i, length) && vgpu_name_entry(i)->since <= cuda_version &&
+            (per_thread || !vgpu_name_entry(i)->per_thread) && is_better(i, best))
+            best = i;
     }
-    (void)exported;
-    return best == VGPU_HOOKS || is_unknown_version(name, address) ? address : vgpu_name_hook(best);
+    if (exported != VGPU_HOOKS && (best == VGPU_HOOKS || vgpu_real(best) != address)) best = exported;
+    if (best == VGPU_HOOKS || (exported == VGPU_HOOKS && is_unknown_version(name, address))) return address;
+    return vgpu_name_hook(best);
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, uint64_t flags) {
