@@ -94,7 +94,7 @@ def test_runs_in_any_image_that_can_carry_the_driver(build: Path) -> None:
         elf = ELFFile(stream)
         dynamic = elf.get_section_by_name(".dynamic")
         assert isinstance(dynamic, DynamicSection)
-        needed = {tag.needed for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
+        needed = {tag.needed for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_NEEDED"}  # type: ignore[attr-defined]
         assert needed == {"libc.so.6", "libdl.so.2"}
         versions = next(s for s in elf.iter_sections() if isinstance(s, GNUVerNeedSection))
         names = [entry.name for _, entries in versions.iter_versions() for entry in entries]
