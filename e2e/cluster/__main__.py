@@ -1,4 +1,4 @@
-"""`python -m e2e.cluster build`, or `python -m e2e.cluster shell [--node]`: the programs, or a shell in a fresh cluster."""
+"""`python -m e2e.cluster build`: the programs; `python -m e2e.cluster shell [--node]`: a cluster and a shell in it."""
 
 import argparse
 import os

@@ -86,10 +86,15 @@ def build_kubernetes(settings: Settings) -> None:
 
 
 def build_helm(settings: Settings) -> None:
-    """Compile helm."""
+    """Compile helm; the version that `helm template` and `helm lint` take the cluster for is set at build time."""
     if not (settings.programs / "helm").exists():
+        major, minor, _ = KUBERNETES_VERSION.split(".")
+        variables = {"k8sVersionMajor": major, "k8sVersionMinor": minor}
+        packages = ("chartutil", "lint/rules")
+        flags = [f"-X helm.sh/helm/v3/pkg/{p}.{name}={value}" for p in packages for name, value in variables.items()]
+        command = ["install", "-ldflags", "-s -w " + " ".join(flags), f"helm.sh/helm/v3/cmd/helm@v{HELM_VERSION}"]
         with tempfile.TemporaryDirectory() as folder:
-            _go(settings, ["install", f"helm.sh/helm/v3/cmd/helm@v{HELM_VERSION}"], Path(folder))
+            _go(settings, command, Path(folder))
 
 
 def _go_mod(kubernetes_go_mod: str) -> str:

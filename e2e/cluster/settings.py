@@ -14,6 +14,7 @@ PACKAGES = {
     "etcd-server": "/usr/bin/etcd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "/usr/sbin/debootstrap",
+    "busybox-static": "/bin/busybox",
     "iptables": "/usr/sbin/iptables",
     "iproute2": "/usr/sbin/ip",
     "conntrack": "/usr/sbin/conntrack",
