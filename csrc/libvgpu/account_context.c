@@ -1,0 +1,287 @@
+/* Contexts: what the driver takes for each, and what goes when one dies.
+ *
+ * Nobody says in advance how much a context takes. An estimate is reserved (what the last one took), the context is
+ * made, what it really took is measured (measure.h), and the reservation turned into that. Where even that is too much,
+ * the context is taken down again. */
+#include "body.h"
+#include "measure.h"
+
+#define FIRST_ESTIMATE_BYTES (128 * VGPU_MIB)
+#define LEAST_BYTES          (2 * VGPU_MIB)
+#define MOST_BYTES           (4096 * VGPU_MIB)
+
+struct birth {
+    int device;
+    uint64_t reserved_bytes;
+    struct vgpu_measure before;
+};
+
+/* With less than the estimate left, the rest is reserved: what the context needs is known only afterwards. */
+static CUresult expect(struct vgpu_process *process, CUdevice ordinal, struct birth *birth) {
+    if (ordinal < 0 || ordinal >= process->cuda_devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    birth->device = process->index_of[ordinal];
+    uint64_t estimate = process->context_estimate_bytes[birth->device];
+    birth->reserved_bytes = estimate ? estimate : FIRST_ESTIMATE_BYTES;
+    CUresult result = vgpu_charge_quietly(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes);
+    if (result != CUDA_SUCCESS && !estimate) {
+        uint64_t used = vgpu_used(process, birth->device), limit = process->limit_bytes[birth->device];
+        uint64_t left = limit > used ? limit - used : 0;
+        if (left >= LEAST_BYTES && left < birth->reserved_bytes) {
+            birth->reserved_bytes = left;
+            result = vgpu_charge_quietly(process, birth->device, VGPU_KIND_CONTEXT, left);
+        }
+    }
+    if (result != CUDA_SUCCESS)
+        return vgpu_refuse(process, birth->device, birth->reserved_bytes);
+    vgpu_measure_start(process, birth->device, &birth->before);
+    return CUDA_SUCCESS;
+}
+
+/* Settles the charge; on failure the caller takes the context down. */
+static CUresult born(struct vgpu_process *process, const struct birth *birth, struct vgpu_context *context) {
+    uint64_t otherwise = process->context_estimate_bytes[birth->device];
+    context->device = (uint8_t)birth->device;
+    context->bytes = vgpu_measure_end(process, &birth->before, LEAST_BYTES, MOST_BYTES,
+                                      otherwise ? otherwise : FIRST_ESTIMATE_BYTES);
+    CUresult result =
+        vgpu_settle(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes, context->bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    process->context_estimate_bytes[birth->device] = context->bytes;
+    vgpu_context_enter(process, context); /* where there are too many to follow, it is charged until the process ends */
+    return CUDA_SUCCESS;
+}
+
+static void stillborn(struct vgpu_process *process, const struct birth *birth) {
+    vgpu_uncharge(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes);
+}
+
+/* A body of every function that makes a context: `call` makes it, at *pctx. */
+#define CREATE(pctx, ordinal, call)                                                                                    \
+    do {                                                                                                               \
+        VGPU_BEGIN(process, call);                                                                                     \
+        struct birth birth;                                                                                            \
+        if (!(pctx) || (ordinal) < 0 || (ordinal) >= process->cuda_devices)                                            \
+            return call;                                                                                               \
+        vgpu_private_lock(&process->birth_lock);                                                                       \
+        CUresult result = expect(process, ordinal, &birth);                                                            \
+        if (result == CUDA_SUCCESS) {                                                                                  \
+            result = call;                                                                                             \
+            if (result != CUDA_SUCCESS) {                                                                              \
+                stillborn(process, &birth);                                                                            \
+            } else {                                                                                                   \
+                struct vgpu_context context = {.handle = *(pctx)};                                                     \
+                result = born(process, &birth, &context);                                                              \
+                if (result != CUDA_SUCCESS)                                                                            \
+                    real_cuCtxDestroy_v2(*(pctx));                                                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+    CREATE(pctx, dev, real_cuCtxCreate(pctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+    CREATE(pctx, dev, real_cuCtxCreate_v2(pctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                        CUdevice dev) {
+    CREATE(pctx, dev, real_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev) {
+    CREATE(pctx, dev, real_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
+}
+
+CUresult cuGLCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+    CREATE(pctx, dev, real_cuGLCtxCreate(pctx, flags, dev));
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+    CREATE(pctx, dev, real_cuGLCtxCreate_v2(pctx, flags, dev));
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int vdpDevice,
+                          void *vdpGetProcAddress) {
+    CREATE(pctx, dev, real_cuVDPAUCtxCreate(pctx, flags, dev, vdpDevice, vdpGetProcAddress));
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int vdpDevice,
+                             void *vdpGetProcAddress) {
+    CREATE(pctx, dev, real_cuVDPAUCtxCreate_v2(pctx, flags, dev, vdpDevice, vdpGetProcAddress));
+}
+
+static bool primary_is_active(CUdevice ordinal) {
+    unsigned int flags;
+    int active = 0;
+    return real_cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
+    VGPU_BEGIN(process, real_cuDevicePrimaryCtxRetain(pctx, dev));
+    if (!pctx || dev < 0 || dev >= process->cuda_devices)
+        return real_cuDevicePrimaryCtxRetain(pctx, dev);
+    vgpu_private_lock(&process->birth_lock);
+    CUresult result;
+    struct birth birth;
+    if (vgpu_context_primary(process, process->index_of[dev])) {
+        result = real_cuDevicePrimaryCtxRetain(pctx, dev);
+    } else if ((result = expect(process, dev, &birth)) == CUDA_SUCCESS) {
+        result = real_cuDevicePrimaryCtxRetain(pctx, dev);
+        if (result != CUDA_SUCCESS) {
+            stillborn(process, &birth);
+        } else {
+            struct vgpu_context context = {.handle = *pctx, .primary = true};
+            result = born(process, &birth, &context);
+            if (result != CUDA_SUCCESS)
+                real_cuDevicePrimaryCtxRelease_v2(dev);
+        }
+    }
+    vgpu_private_unlock(&process->birth_lock);
+    return result;
+}
+
+/* The last release and a reset take the context down with everything in it. The handle may be given out again. */
+#define RELEASE_PRIMARY(ordinal, call)                                                                                 \
+    do {                                                                                                               \
+        VGPU_BEGIN_RELEASE(process, call);                                                                             \
+        vgpu_private_lock(&process->birth_lock);                                                                       \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS && (ordinal) >= 0 && (ordinal) < process->cuda_devices &&                           \
+            !primary_is_active(ordinal))                                                                               \
+            vgpu_context_died(process, vgpu_context_primary(process, process->index_of[ordinal]));                     \
+        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
+    RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxRelease(dev));
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+    RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxRelease_v2(dev));
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev) {
+    RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxReset(dev));
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+    RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxReset_v2(dev));
+}
+
+#define DESTROY(ctx, call)                                                                                             \
+    do {                                                                                                               \
+        VGPU_BEGIN_RELEASE(process, call);                                                                             \
+        vgpu_private_lock(&process->birth_lock);                                                                       \
+        uint16_t number = vgpu_context_number(process, ctx);                                                           \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            vgpu_context_died(process, number);                                                                        \
+        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuCtxDestroy(CUcontext ctx) {
+    DESTROY(ctx, real_cuCtxDestroy(ctx));
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx) {
+    DESTROY(ctx, real_cuCtxDestroy_v2(ctx));
+}
+
+/* Attach and detach count uses of a context; the last detach destroys it. */
+CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
+    VGPU_BEGIN(process, real_cuCtxAttach(pctx, flags));
+    CUresult result = real_cuCtxAttach(pctx, flags);
+    uint16_t number = result == CUDA_SUCCESS && pctx ? vgpu_context_number(process, *pctx) : 0;
+    if (number)
+        __atomic_fetch_add(&process->contexts[number - 1].attached, 1, __ATOMIC_RELAXED);
+    return result;
+}
+
+CUresult cuCtxDetach(CUcontext ctx) {
+    VGPU_BEGIN_RELEASE(process, real_cuCtxDetach(ctx));
+    vgpu_private_lock(&process->birth_lock);
+    uint16_t number = vgpu_context_number(process, ctx);
+    CUresult result = real_cuCtxDetach(ctx);
+    if (result == CUDA_SUCCESS && number && process->contexts[number - 1].attached-- == 0)
+        vgpu_context_died(process, number);
+    vgpu_private_unlock(&process->birth_lock);
+    return result;
+}
+
+/* A green context is a slice of the primary context, with a context of its own for those who need one. */
+CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
+    VGPU_BEGIN(process, real_cuGreenCtxCreate(phCtx, desc, dev, flags));
+    struct birth birth;
+    if (!phCtx || dev < 0 || dev >= process->cuda_devices)
+        return real_cuGreenCtxCreate(phCtx, desc, dev, flags);
+    vgpu_private_lock(&process->birth_lock);
+    CUresult result = expect(process, dev, &birth);
+    if (result == CUDA_SUCCESS) {
+        result = real_cuGreenCtxCreate(phCtx, desc, dev, flags);
+        if (result != CUDA_SUCCESS) {
+            stillborn(process, &birth);
+        } else {
+            struct vgpu_context context = {.green = *phCtx};
+            if (real_cuCtxFromGreenCtx(&context.handle, *phCtx) != CUDA_SUCCESS)
+                context.handle = (CUcontext)(void *)*phCtx;
+            result = born(process, &birth, &context);
+            if (result != CUDA_SUCCESS)
+                real_cuGreenCtxDestroy(*phCtx);
+        }
+    }
+    vgpu_private_unlock(&process->birth_lock);
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
+    VGPU_BEGIN_RELEASE(process, real_cuGreenCtxDestroy(hCtx));
+    vgpu_private_lock(&process->birth_lock);
+    uint16_t number = 0;
+    for (uint32_t i = 0; hCtx && i < process->context_count; i++)
+        if (process->contexts[i].handle && process->contexts[i].green == hCtx)
+            number = (uint16_t)(i + 1);
+    CUresult result = real_cuGreenCtxDestroy(hCtx);
+    if (result == CUDA_SUCCESS)
+        vgpu_context_died(process, number);
+    vgpu_private_unlock(&process->birth_lock);
+    return result;
+}
+
+/* Heap, stacks and printf buffer of a context lie on the card; how much a value takes there only the card knows. A value
+ * that turns out to be too much is set back. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    VGPU_BEGIN(process, real_cuCtxSetLimit(limit, value));
+    struct vgpu_place place;
+    struct vgpu_measure before;
+    size_t old = 0;
+    if ((limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_PRINTF_FIFO_SIZE && limit != CU_LIMIT_STACK_SIZE) ||
+        !vgpu_place_current(process, &place) || real_cuCtxGetLimit(&old, limit) != CUDA_SUCCESS)
+        return real_cuCtxSetLimit(limit, value);
+    vgpu_private_lock(&process->birth_lock);
+    uint64_t reserved_bytes = value > old && limit != CU_LIMIT_STACK_SIZE ? vgpu_whole_blocks(value - old) : 0;
+    CUresult result = vgpu_charge(process, place.device, VGPU_KIND_CONTEXT, reserved_bytes);
+    if (result == CUDA_SUCCESS) {
+        vgpu_measure_start(process, place.device, &before);
+        result = real_cuCtxSetLimit(limit, value);
+        int64_t change = result == CUDA_SUCCESS ? vgpu_measure_change(process, &before, reserved_bytes) : 0;
+        uint64_t grown = change > 0 ? (uint64_t)change : 0;
+        if (vgpu_settle(process, place.device, VGPU_KIND_CONTEXT, reserved_bytes, grown) != CUDA_SUCCESS) {
+            real_cuCtxSetLimit(limit, old);
+            change = 0;
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (change < 0)
+            vgpu_uncharge(process, place.device, VGPU_KIND_CONTEXT, (uint64_t)-change);
+        vgpu_context_grew(process, place.context, change);
+    }
+    vgpu_private_unlock(&process->birth_lock);
+    return result;
+}

@@ -1,0 +1,276 @@
+#include "body.h"
+#include "pool.h"
+
+#define HOST_POOL 1 /* entry.data: the pool's memory isn't the card's */
+#define ORPHAN    2 /* the pool was destroyed while memory from it was in use */
+
+static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which) {
+    uint64_t value = 0;
+    return real_cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS ? value : 0;
+}
+
+static uint64_t key_of(CUmemoryPool pool) {
+    return (uint64_t)(uintptr_t)pool;
+}
+
+static CUmemoryPool pool_of(uint64_t key) {
+    return (CUmemoryPool)(uintptr_t)key;
+}
+
+/* With pool_lock. Charges or gives back what the pool's reservation differs from its charge. */
+static void settle(struct vgpu_entry *pool, void *data) {
+    struct vgpu_process *process = data;
+    if (pool->data != 0)
+        return;
+    uint64_t reserved = vgpu_whole_blocks(attribute(pool_of(pool->key), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+    if (reserved < pool->bytes)
+        vgpu_uncharge(process, pool->device, VGPU_KIND_BUFFER, pool->bytes - reserved);
+    else
+        vgpu_charge_anyway(process, pool->device, VGPU_KIND_BUFFER, reserved - pool->bytes);
+    pool->bytes = reserved;
+}
+
+void vgpu_pools_settle(struct vgpu_process *process) {
+    if (__builtin_expect(__atomic_load_n(&process->tables[VGPU_POOLS].count, __ATOMIC_RELAXED) == 0, 1))
+        return;
+    vgpu_private_lock(&process->pool_lock);
+    vgpu_table_each(&process->tables[VGPU_POOLS], settle, process);
+    vgpu_private_unlock(&process->pool_lock);
+}
+
+/* With pool_lock. Pools that the driver made by itself are met here for the first time. */
+static bool find_pool(struct vgpu_process *process, CUmemoryPool handle, int device, struct vgpu_entry *pool) {
+    struct vgpu_table *table = &process->tables[VGPU_POOLS];
+    if (vgpu_table_find(table, key_of(handle), pool))
+        return true;
+    *pool = (struct vgpu_entry){.key = key_of(handle), .device = (uint8_t)device, .kind = VGPU_KIND_BUFFER};
+    return vgpu_table_put(table, pool) == 0;
+}
+
+/* What must be reserved before the driver is asked: at worst the pool grows by the whole request. Where that doesn't
+ * fit, the pool may still have room for it. */
+static CUresult reserve(struct vgpu_process *process, const struct vgpu_entry *pool, uint64_t bytes,
+                        uint64_t *reserved_bytes) {
+    CUmemoryPool handle = pool_of(pool->key);
+    *reserved_bytes = vgpu_whole_blocks(bytes);
+    if (vgpu_charge_quietly(process, pool->device, VGPU_KIND_BUFFER, *reserved_bytes) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    uint64_t held = attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    uint64_t used = attribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    uint64_t room = held > used ? held - used : 0;
+    if (room >= bytes) {
+        *reserved_bytes = 0;
+        return CUDA_SUCCESS;
+    }
+    return vgpu_charge(process, pool->device, VGPU_KIND_BUFFER, *reserved_bytes);
+}
+
+typedef CUresult (*ask_driver)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);
+
+static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int device, size_t bytes, CUstream stream,
+                         ask_driver ask, CUdeviceptr *out) {
+    struct vgpu_entry pool;
+    uint64_t reserved_bytes = 0;
+    CUdeviceptr pointer = 0;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    vgpu_private_lock(&process->pool_lock);
+    if (!find_pool(process, handle, device, &pool))
+        goto done;
+    if (pool.data != HOST_POOL && (result = reserve(process, &pool, bytes, &reserved_bytes)) != CUDA_SUCCESS)
+        goto done;
+    result = ask(&pointer, bytes, handle, stream);
+    if (pool.data == HOST_POOL)
+        goto done;
+    uint64_t held = vgpu_whole_blocks(attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+    uint64_t grown = held > pool.bytes ? held - pool.bytes : 0;
+    if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
+        if (result == CUDA_SUCCESS)
+            real_cuMemFreeAsync(pointer, stream);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+        grown = 0;
+        real_cuMemPoolTrimTo(handle, pool.bytes);
+        held = vgpu_whole_blocks(attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+        if (held > pool.bytes) { /* the stream hasn't got to the release yet */
+            grown = held - pool.bytes;
+            vgpu_charge_anyway(process, pool.device, VGPU_KIND_BUFFER, grown);
+        }
+    }
+    if (held < pool.bytes)
+        vgpu_uncharge(process, pool.device, VGPU_KIND_BUFFER, pool.bytes - held);
+    pool.bytes = held;
+    if (result == CUDA_SUCCESS) {
+        struct vgpu_entry pooled = {.key = pointer, .data = pool.key, .device = pool.device};
+        vgpu_table_put(&process->tables[VGPU_POOLED], &pooled);
+        pool.references++;
+    }
+    vgpu_table_put(&process->tables[VGPU_POOLS], &pool);
+done:
+    vgpu_private_unlock(&process->pool_lock);
+    if (result == CUDA_SUCCESS)
+        *out = pointer;
+    return result;
+}
+
+void vgpu_pool_freed(struct vgpu_process *process, CUdeviceptr pointer) {
+    struct vgpu_entry pooled, pool;
+    if (!vgpu_table_take(&process->tables[VGPU_POOLED], pointer, &pooled))
+        return;
+    vgpu_private_lock(&process->pool_lock);
+    if (vgpu_table_find(&process->tables[VGPU_POOLS], pooled.data, &pool)) {
+        pool.references -= pool.references > 0;
+        if (pool.data == ORPHAN && pool.references == 0) {
+            vgpu_table_take(&process->tables[VGPU_POOLS], pool.key, &pool);
+            vgpu_uncharge(process, pool.device, VGPU_KIND_BUFFER, pool.bytes);
+        } else {
+            settle(&pool, process);
+            vgpu_table_put(&process->tables[VGPU_POOLS], &pool);
+        }
+    }
+    vgpu_private_unlock(&process->pool_lock);
+}
+
+static int ordinal_of(const struct vgpu_process *process, int device) {
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+        if (process->index_of[ordinal] == device)
+            return ordinal;
+    return -1;
+}
+
+/* The device's pool of the moment, for the device that the stream is on. */
+static bool stream_pool(struct vgpu_process *process, CUstream stream, CUmemoryPool *pool, int *device) {
+    struct vgpu_place place;
+    CUcontext context = NULL;
+    bool own = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    if (own && real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context &&
+        vgpu_context_number(process, context)) {
+        if (!vgpu_place_from(process, context, &place))
+            return false;
+    } else if (!vgpu_place_current(process, &place)) {
+        return false;
+    }
+    *device = place.device;
+    return real_cuDeviceGetMemPool(pool, ordinal_of(process, place.device)) == CUDA_SUCCESS;
+}
+
+/* In a stream that is being captured nothing is allocated now: it becomes a graph's node. */
+static bool is_captured(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return real_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult from_stream(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    (void)pool;
+    return real_cuMemAllocAsync(pointer, bytes, stream);
+}
+
+static CUresult from_stream_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    (void)pool;
+    return real_cuMemAllocAsync_ptsz(pointer, bytes, stream);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+    VGPU_BEGIN(process, real_cuMemAllocAsync(dptr, bytesize, hStream));
+    CUmemoryPool pool;
+    int device;
+    if (!dptr || bytesize == 0 || is_captured(hStream) || !stream_pool(process, hStream, &pool, &device))
+        return real_cuMemAllocAsync(dptr, bytesize, hStream);
+    return allocate(process, pool, device, bytesize, hStream, from_stream, dptr);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+    VGPU_BEGIN(process, real_cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
+    CUmemoryPool pool;
+    int device;
+    if (!dptr || bytesize == 0 || is_captured(hStream ? hStream : CU_STREAM_PER_THREAD) ||
+        !stream_pool(process, hStream, &pool, &device))
+        return real_cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
+    return allocate(process, pool, device, bytesize, hStream, from_stream_ptsz, dptr);
+}
+
+/* Where a pool lies that wasn't made under our eyes. */
+static int device_of_pool(struct vgpu_process *process, CUmemoryPool pool) {
+    struct vgpu_entry known;
+    struct vgpu_place place;
+    if (vgpu_table_find(&process->tables[VGPU_POOLS], key_of(pool), &known))
+        return known.device;
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
+        CUmemoryPool candidate = NULL;
+        if ((real_cuDeviceGetDefaultMemPool(&candidate, ordinal) == CUDA_SUCCESS && candidate == pool) ||
+            (real_cuDeviceGetMemPool(&candidate, ordinal) == CUDA_SUCCESS && candidate == pool))
+            return process->index_of[ordinal];
+    }
+    return vgpu_place_current(process, &place) ? place.device : 0;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+    VGPU_BEGIN(process, real_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
+    if (!dptr || bytesize == 0 || !pool || is_captured(hStream))
+        return real_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    return allocate(process, pool, device_of_pool(process, pool), bytesize, hStream, real_cuMemAllocFromPoolAsync,
+                    dptr);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+    VGPU_BEGIN(process, real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
+    if (!dptr || bytesize == 0 || !pool || is_captured(hStream ? hStream : CU_STREAM_PER_THREAD))
+        return real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
+    return allocate(process, pool, device_of_pool(process, pool), bytesize, hStream,
+                    real_cuMemAllocFromPoolAsync_ptsz, dptr);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
+    VGPU_BEGIN(process, real_cuMemPoolCreate(pool, poolProps));
+    CUresult result = real_cuMemPoolCreate(pool, poolProps);
+    if (result != CUDA_SUCCESS || !pool || !poolProps)
+        return result;
+    struct vgpu_entry entry = {.key = key_of(*pool), .kind = VGPU_KIND_BUFFER};
+    int id = poolProps->location.id;
+    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        entry.data = HOST_POOL;
+    else if (id >= 0 && id < process->cuda_devices)
+        entry.device = process->index_of[id];
+    vgpu_private_lock(&process->pool_lock);
+    if (vgpu_table_put(&process->tables[VGPU_POOLS], &entry) != 0) {
+        real_cuMemPoolDestroy(*pool);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+        vgpu_table_each(&process->tables[VGPU_POOLS], settle, process);
+    }
+    vgpu_private_unlock(&process->pool_lock);
+    return result;
+}
+
+/* What is in use lives on until it is freed; the pool can't be asked any more. */
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    VGPU_BEGIN_RELEASE(process, real_cuMemPoolDestroy(pool));
+    struct vgpu_entry entry;
+    vgpu_private_lock(&process->pool_lock);
+    uint64_t used = pool ? vgpu_whole_blocks(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) : 0;
+    CUresult result = real_cuMemPoolDestroy(pool);
+    if (result == CUDA_SUCCESS && vgpu_table_take(&process->tables[VGPU_POOLS], key_of(pool), &entry)) {
+        uint64_t stays = entry.data != HOST_POOL && entry.references > 0 ? used : 0;
+        if (entry.bytes > stays)
+            vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes - stays);
+        if (stays) {
+            entry.bytes = stays;
+            entry.data = ORPHAN;
+            vgpu_table_put(&process->tables[VGPU_POOLS], &entry);
+        }
+    }
+    vgpu_private_unlock(&process->pool_lock);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+    VGPU_BEGIN_RELEASE(process, real_cuMemPoolTrimTo(pool, minBytesToKeep));
+    CUresult result = real_cuMemPoolTrimTo(pool, minBytesToKeep);
+    vgpu_pools_settle(process);
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    VGPU_BEGIN_RELEASE(process, real_cuMemPoolSetAttribute(pool, attr, value));
+    CUresult result = real_cuMemPoolSetAttribute(pool, attr, value);
+    vgpu_pools_settle(process);
+    return result;
+}

@@ -1,0 +1,108 @@
+#include "context.h"
+
+#include <string.h>
+
+#include "charge.h"
+#include "hooks.h"
+#include "small.h"
+
+bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place) {
+    CUcontext handle = NULL;
+    if (real_cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
+        return false;
+    return vgpu_place_from(process, handle, place);
+}
+
+/* A context that was made by a way that isn't hooked: known from now on, charged nothing. */
+bool vgpu_place_of_unknown(struct vgpu_process *process, CUcontext handle, struct vgpu_place *place) {
+    CUcontext current = NULL;
+    CUdevice ordinal = -1;
+    if (real_cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != handle ||
+        real_cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0 || ordinal >= process->cuda_devices)
+        return false;
+    struct vgpu_context context = {.handle = handle, .device = process->index_of[ordinal]};
+    place->handle = handle;
+    place->device = context.device;
+    place->context = vgpu_context_enter(process, &context);
+    return true;
+}
+
+uint16_t vgpu_context_enter(struct vgpu_process *process, const struct vgpu_context *context) {
+    uint16_t number = 0;
+    vgpu_private_lock(&process->context_lock);
+    for (uint32_t i = 0; i < process->context_count; i++) {
+        if (process->contexts[i].handle == context->handle) {
+            number = (uint16_t)(i + 1);
+            break;
+        }
+        if (!process->contexts[i].handle && !number)
+            number = (uint16_t)(i + 1);
+    }
+    if (!number && process->context_count < VGPU_MAX_CONTEXTS)
+        number = (uint16_t)(process->context_count + 1);
+    if (number) {
+        struct vgpu_context *place = &process->contexts[number - 1];
+        CUcontext handle = context->handle;
+        *place = *context;
+        place->handle = NULL;
+        __atomic_store_n(&place->handle, handle, __ATOMIC_RELEASE);
+        if (process->context_count < number)
+            __atomic_store_n(&process->context_count, number, __ATOMIC_RELEASE);
+    }
+    vgpu_private_unlock(&process->context_lock);
+    return number;
+}
+
+uint16_t vgpu_context_number(const struct vgpu_process *process, CUcontext handle) {
+    for (uint32_t i = 0; i < process->context_count; i++)
+        if (handle && process->contexts[i].handle == handle)
+            return (uint16_t)(i + 1);
+    return 0;
+}
+
+uint16_t vgpu_context_primary(const struct vgpu_process *process, int device) {
+    for (uint32_t i = 0; i < process->context_count; i++)
+        if (process->contexts[i].handle && process->contexts[i].primary && process->contexts[i].device == device)
+            return (uint16_t)(i + 1);
+    return 0;
+}
+
+struct death {
+    struct vgpu_process *process;
+    uint16_t context;
+};
+
+static bool dies(const struct vgpu_entry *entry, void *data) {
+    return entry->context == ((struct death *)data)->context;
+}
+
+static void give_back(const struct vgpu_entry *entry, void *data) {
+    struct vgpu_process *process = ((struct death *)data)->process;
+    if (entry->bytes)
+        vgpu_uncharge(process, entry->device, (enum vgpu_kind)entry->kind, entry->bytes);
+    else
+        vgpu_small_freed(process, entry);
+}
+
+void vgpu_context_died(struct vgpu_process *process, uint16_t number) {
+    static const enum vgpu_topic mortal[] = {VGPU_POINTERS, VGPU_ARRAYS, VGPU_MODULES, VGPU_IMPORTS};
+    struct death death = {process, number};
+    if (number == 0)
+        return;
+    for (size_t i = 0; i < sizeof mortal / sizeof *mortal; i++)
+        vgpu_table_take_each(&process->tables[mortal[i]], dies, give_back, &death);
+    vgpu_private_lock(&process->context_lock);
+    struct vgpu_context gone = process->contexts[number - 1];
+    __atomic_store_n(&process->contexts[number - 1].handle, NULL, __ATOMIC_RELEASE);
+    vgpu_private_unlock(&process->context_lock);
+    if (gone.handle)
+        vgpu_uncharge(process, gone.device, VGPU_KIND_CONTEXT, gone.bytes);
+}
+
+void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes) {
+    if (number == 0)
+        return;
+    vgpu_private_lock(&process->context_lock);
+    process->contexts[number - 1].bytes += (uint64_t)bytes;
+    vgpu_private_unlock(&process->context_lock);
+}

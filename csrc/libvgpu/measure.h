@@ -1,0 +1,36 @@
+/* What something that the driver allocates by itself really took: a context, a module, a heap. Nobody says so in
+ * advance, so the card is asked before and after. In this order:
+ *   1. NVML's figure for this process (by its host pid), which no neighbour changes;
+ *   2. the change of the card's free memory, if it is in a sane range;
+ *   3. what the caller thinks. */
+#ifndef VGPU_MEASURE_H
+#define VGPU_MEASURE_H
+
+#include "process.h"
+
+#define VGPU_MAX_NVML_PROCESSES 256
+
+struct vgpu_measure {
+    bool has_processes, has_free;
+    int device;
+    unsigned int count;
+    uint64_t free_bytes;
+    uint64_t buffer_bytes; /* this process's own requests at that time */
+    struct {
+        uint32_t pid;
+        uint64_t bytes;
+    } processes[VGPU_MAX_NVML_PROCESSES];
+};
+
+/* Takes stock of the device (index in the region). */
+void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *before);
+
+/* Bytes that came since `before`, at least `least_bytes` and at most `most_bytes`; `otherwise_bytes` if the card can't
+ * tell. */
+uint64_t vgpu_measure_end(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t least_bytes,
+                          uint64_t most_bytes, uint64_t otherwise_bytes);
+
+/* The same with a sign, for what can shrink too; `otherwise_bytes` if the card can't tell. */
+int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t otherwise_bytes);
+
+#endif

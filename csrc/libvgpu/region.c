@@ -1,0 +1,251 @@
+/* Opening, creating and mapping the region's file. */
+#include "region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "step.h"
+
+#define CREATE_WAIT_NS UINT64_C(100000000)
+
+static void nap(long ns) {
+    struct timespec pause = {0, ns};
+    nanosleep(&pause, NULL);
+}
+
+/* statx() is younger than glibc 2.17; only what is needed of its result is declared here. */
+#if defined(__x86_64__)
+#define VGPU_SYS_STATX 332
+#elif defined(__aarch64__)
+#define VGPU_SYS_STATX 291
+#endif
+#define STATX_MOUNT_ROOT UINT64_C(0x2000)
+
+struct statx_result {
+    uint32_t mask, block_bytes;
+    uint64_t attributes;
+    uint8_t unused0[40];
+    uint64_t attributes_known;
+    uint8_t unused1[192];
+};
+
+bool vgpu_path_is_mount(const char *path) {
+    struct statx_result result;
+    memset(&result, 0, sizeof result);
+    if (syscall(VGPU_SYS_STATX, AT_FDCWD, path, 0, 0, &result) == 0 && (result.attributes_known & STATX_MOUNT_ROOT))
+        return (result.attributes & STATX_MOUNT_ROOT) != 0;
+    /* Kernels before 5.8: a mount of another file system shows by its device number. */
+    char parent[VGPU_PATH_BYTES + 4];
+    struct stat here, above;
+    size_t length = strlen(path);
+    if (length + 4 > sizeof parent)
+        return false;
+    memcpy(parent, path, length);
+    memcpy(parent + length, "/..", 4);
+    return stat(path, &here) == 0 && stat(parent, &above) == 0 && here.st_dev != above.st_dev;
+}
+
+static uint64_t unix_ns(void) {
+    return vgpu_clock_ns(CLOCK_REALTIME);
+}
+
+static int check_file(int fd, struct vgpu_region_rules rules, struct stat *status, const char **why) {
+    if (fstat(fd, status) != 0) {
+        *why = "can't look at the region's file";
+        return -errno;
+    }
+    if (!S_ISREG(status->st_mode)) {
+        *why = "the region isn't a regular file";
+        return -EPERM;
+    }
+    if (rules.private_to_user && status->st_uid != geteuid()) {
+        *why = "the region's file belongs to another user";
+        return -EPERM;
+    }
+    if ((uint64_t)status->st_size != VGPU_REGION_BYTES) {
+        *why = "the region's file has another size than this library's (truncated, or of another release)";
+        return -EPROTO;
+    }
+    return 0;
+}
+
+static int check_header(const struct vgpu_region_header *header, const char **why) {
+    *why = "the region's file isn't a region";
+    if (header->magic != VGPU_REGION_MAGIC || !header->ready)
+        return -EPROTO;
+    *why = "the region's file is of another abi than this library";
+    if (header->abi != VGPU_ABI || header->header_bytes != sizeof(struct vgpu_region_header) ||
+        header->device_bytes != sizeof(struct vgpu_region_device) ||
+        header->slot_bytes != sizeof(struct vgpu_region_slot) || header->max_devices != VGPU_MAX_DEVICES ||
+        header->max_slots != VGPU_MAX_SLOTS || header->total_bytes != VGPU_REGION_BYTES)
+        return -EPROTO;
+    return 0;
+}
+
+static void fill_header(struct vgpu_region_header *header) {
+    memset(header, 0, sizeof *header);
+    header->magic = VGPU_REGION_MAGIC;
+    header->abi = VGPU_ABI;
+    header->header_bytes = sizeof(struct vgpu_region_header);
+    header->device_bytes = sizeof(struct vgpu_region_device);
+    header->slot_bytes = sizeof(struct vgpu_region_slot);
+    header->max_devices = VGPU_MAX_DEVICES;
+    header->max_slots = VGPU_MAX_SLOTS;
+    header->total_bytes = VGPU_REGION_BYTES;
+    header->created_unix_ns = unix_ns();
+    header->ready = 1;
+}
+
+/* Makes the whole file under a name of its own, then links it to its place: no other process ever sees half a region,
+ * and a creator that is killed leaves nothing that blocks the next. Its blocks are reserved now: on a full tmpfs a later
+ * store would be SIGBUS. Call with the directory locked. */
+static int create_file(const char *path, const char **why) {
+    char fresh[VGPU_PATH_BYTES + 8];
+    memcpy(fresh, path, strlen(path));
+    memcpy(fresh + strlen(path), ".new", 5);
+    unlink(fresh); /* left by a creator that was killed: the directory's lock is ours, so nobody is at work on it */
+    int error = 0;
+    int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        *why = "can't create the region's file";
+        return -errno;
+    }
+    VGPU_STEP("create-opened");
+    struct vgpu_region_header header;
+    fill_header(&header);
+    *why = "can't fill the region's file (file system full?)";
+    if (fchmod(fd, 0666) != 0 || (error = posix_fallocate(fd, 0, (off_t)VGPU_REGION_BYTES)) != 0 ||
+        pwrite(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
+        error = error ? -error : -(errno ? errno : ENOSPC);
+    } else {
+        VGPU_STEP("create-filled");
+        if (link(fresh, path) != 0 && errno != EEXIST) {
+            *why = "can't put the region's file into its place";
+            error = -errno;
+        }
+        VGPU_STEP("create-linked");
+    }
+    unlink(fresh);
+    close(fd);
+    return error;
+}
+
+static int open_existing(const char *path) {
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Serialises creators by a lock on the directory that the kernel drops with its holder. The file is opened without
+ * O_CREAT: fs.protected_regular refuses that flag on a file of another uid. */
+static int open_or_create(const char *path, const char *directory, const char **why) {
+    int fd = open_existing(path);
+    if (fd != -ENOENT) {
+        *why = "can't open the region's file";
+        return fd;
+    }
+    int directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory_fd < 0) {
+        *why = "can't open the region's directory";
+        return -errno;
+    }
+    uint64_t until_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + CREATE_WAIT_NS;
+    while (flock(directory_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (vgpu_clock_ns(CLOCK_MONOTONIC) > until_ns) {
+            *why = "another process has been creating the region's file for 100 ms";
+            close(directory_fd);
+            return -EBUSY;
+        }
+        nap(200000);
+    }
+    fd = open_existing(path);
+    if (fd == -ENOENT) {
+        int error = create_file(path, why);
+        if (error == 0)
+            *why = "can't open the region's file";
+        fd = error ? error : open_existing(path);
+    }
+    close(directory_fd);
+    return fd;
+}
+
+static int map_file(struct vgpu_member *member, int fd, const char **why) {
+    void *memory = mmap(NULL, VGPU_REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        *why = "can't map the region's file";
+        return -errno;
+    }
+    /* A forked child must not hold the parent's slot by an inherited mapping. */
+    madvise(memory, VGPU_REGION_BYTES, MADV_DONTFORK);
+    member->region = memory;
+    int error = check_header(&member->region->header, why);
+    if (error == 0)
+        error = vgpu_slot_claim(member, fd, why);
+    if (error != 0)
+        vgpu_region_leave(member);
+    return error;
+}
+
+int vgpu_region_join(struct vgpu_member *member, const char *path, struct vgpu_region_rules rules, const char **why) {
+    char directory[VGPU_PATH_BYTES];
+    size_t length = strlen(path);
+    memset(member, 0, sizeof *member);
+    member->rules = rules;
+    if (length == 0 || length + 1 > VGPU_PATH_BYTES || path[0] != '/') {
+        *why = "the region's path must be absolute and shorter than 256 bytes";
+        return -EINVAL;
+    }
+    memcpy(member->path, path, length + 1);
+    memcpy(directory, path, length + 1);
+    char *slash = strrchr(directory, '/');
+    slash[slash == directory] = '\0';
+    if (rules.must_be_mount && !vgpu_path_is_mount(directory)) {
+        *why = "the region's directory isn't a mount";
+        return -EPERM;
+    }
+    int fd = open_or_create(path, directory, why);
+    if (fd < 0)
+        return fd;
+    struct stat status;
+    int error = check_file(fd, rules, &status, why);
+    member->shared = true;
+    if (error == 0) {
+        member->device = status.st_dev;
+        member->inode = status.st_ino;
+        error = map_file(member, fd, why);
+    }
+    close(fd); /* the mapping keeps the open file description, and so the slot's lock */
+    return error;
+}
+
+int vgpu_region_join_private(struct vgpu_member *member) {
+    memset(member, 0, sizeof *member);
+    void *memory = mmap(NULL, VGPU_REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return -ENOMEM;
+    madvise(memory, VGPU_REGION_BYTES, MADV_DONTFORK);
+    member->region = memory;
+    fill_header(&member->region->header);
+    const char *why;
+    return vgpu_slot_claim(member, -1, &why);
+}
+
+void vgpu_region_leave(struct vgpu_member *member) {
+    if (member->region)
+        munmap(member->region, VGPU_REGION_BYTES);
+    member->region = NULL;
+}
+
+bool vgpu_region_is_current(const struct vgpu_member *member) {
+    struct stat status;
+    if (!member->shared)
+        return true;
+    return lstat(member->path, &status) == 0 && status.st_dev == member->device && status.st_ino == member->inode &&
+           (uint64_t)status.st_size == VGPU_REGION_BYTES;
+}
