@@ -5,3 +5,9 @@ all: $(BUILD)/tests/region-layout
 $(BUILD)/tests/region-layout: tests/region_layout.c include/vgpu/region.h include/vgpu/version.h
 	@mkdir -p $(@D)
 	$(CC_x86_64) $(CFLAGS) $(LDFLAGS) -MF $(BUILD)/obj/region_layout.d -o $@ $<
+
+all: $(BUILD)/tests/names
+
+$(BUILD)/tests/names: tests/names.c include/vgpu/paths.h include/vgpu/version.h
+	@mkdir -p $(@D)
+	$(CC_x86_64) $(CFLAGS) $(LDFLAGS) -MF $(BUILD)/obj/names.d -o $@ $<
