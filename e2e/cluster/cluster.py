@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -15,10 +16,12 @@ from typing import Any
 
 from e2e.cluster import control, pki
 from e2e.cluster.namespaces import Namespaces
-from e2e.cluster.node import Node
+from e2e.cluster.node import Node, remove_control_groups
 from e2e.cluster.settings import NODE_IP, NODE_NAME, Settings
 
 Object = dict[str, Any]
+PREFIX = "kri-e2e-"
+OWNER = "owner.pid"
 
 
 class Cluster:
@@ -32,7 +35,9 @@ class Cluster:
         self.settings = settings
         self._images = images
         self._stack = contextlib.ExitStack()
-        self.folder = Path(tempfile.mkdtemp(prefix="kri-e2e-"))
+        _remove_leftovers()
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        (self.folder / OWNER).write_text(str(os.getpid()))
         self.pki = self.folder / "pki"
         self.node = Node(self.folder / "node", self.pki, settings.programs) if node else None
         memory = self.folder / "etcd"
@@ -70,7 +75,7 @@ class Cluster:
         programs = self.settings.programs
         pki.make_all(self.pki)
         if self.node:
-            self._stack.callback(self.node.remove_control_groups)
+            self._stack.callback(remove_control_groups, self.node.cgroup)
             self.node.prepare()
         self._stack.enter_context(self.namespaces)
         self.spawn("etcd", control.etcd(self.folder / "etcd"))
@@ -205,6 +210,15 @@ class Cluster:
             lines = path.read_text(errors="replace").splitlines()[-5:]
             ends.append(f"--- {path.name}\n" + "\n".join(line[:400] for line in lines))
         return "\n".join(ends)
+
+
+def _remove_leftovers() -> None:
+    """Folders and control groups of runs that were killed: all else went with them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            if not Path("/proc", (folder / OWNER).read_text()).exists():
+                remove_control_groups(folder.name)
+                shutil.rmtree(folder)
 
 
 class _Connection(HTTPSConnection):

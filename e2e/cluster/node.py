@@ -2,11 +2,16 @@
 
 import contextlib
 import json
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 from e2e.cluster.settings import NODE_IP, NODE_NAME, POD_RANGE
 
+ROOT = Path(__file__).resolve().parents[2]
+SIMULATED = ROOT / "build" / "simgpu"
 KUBELET_ROOT = Path("/var/lib/kubelet")  # the standard path: a mount of the run's own folder lies there
 CGROUPS = Path("/sys/fs/cgroup")
 PAUSE_IMAGE = "registry.test/pause:1"
@@ -31,6 +36,11 @@ oom_score = 0
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "/usr/sbin/runc"
       SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+      BinaryName = "{folder}/nvidia-runtime"
+      SystemdCgroup = false
 """
 
 
@@ -40,7 +50,8 @@ class Node:
     def __init__(self, folder: Path, pki: Path, programs: Path) -> None:
         self.folder = folder
         self.socket = folder / "containerd.sock"
-        self.cgroup = f"kri-{folder.parent.name}"
+        self.card = folder / "card"
+        self.cgroup = folder.parent.name
         self._pki = pki
         self._programs = programs
 
@@ -58,6 +69,7 @@ class Node:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         text = _CONTAINERD.format(folder=self.folder, socket=self.socket, pause=PAUSE_IMAGE)
         (self.folder / "containerd.toml").write_text(text)
+        self._prepare_runtime()
         address = {
             "type": "host-local",
             "dataDir": f"{self.folder}/leases",
@@ -76,19 +88,18 @@ class Node:
                 if (hierarchy / name).exists():
                     (own / name).write_text((hierarchy / name).read_text())
 
-    def remove_control_groups(self) -> None:
-        """What the end of the namespaces doesn't take: control groups, once their processes are gone."""
-        for _ in range(50):
-            left = [hierarchy / self.cgroup for hierarchy in self._hierarchies() if (hierarchy / self.cgroup).exists()]
-            if not left:
-                return
-            for own in left:
-                for group in sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True):
-                    with contextlib.suppress(OSError):
-                        group.rmdir()
-                with contextlib.suppress(OSError):
-                    own.rmdir()
-            time.sleep(0.1)
+    def _prepare_runtime(self) -> None:
+        """The runtime of RuntimeClass nvidia, and the folder from which it gives a container its card."""
+        state = self.card / "state"
+        state.mkdir(parents=True, exist_ok=True)
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shutil.copy(SIMULATED / library, self.card / library)
+        subprocess.run([SIMULATED / "simgpu", "create", "--state", state / "state", "--card", "T4"], check=True)
+        state.chmod(0o777)
+        (state / "state").chmod(0o666)  # a card is there for any uid, as its device files are
+        _write_program(self.card / "nvidia-smi", "exec vgpu-probe info --csv")
+        command = f"exec {sys.executable} -I -S {Path(__file__).with_name('runtime.py')} --card {self.card}"
+        _write_program(self.folder / "nvidia-runtime", f'{command} "$@"')
 
     def containerd(self) -> list[str]:
         """Command line."""
@@ -151,3 +162,21 @@ class Node:
             },
             "serializeImagePulls": False,
         }
+
+
+def _write_program(path: Path, command: str) -> None:
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+
+
+def remove_control_groups(name: str) -> None:
+    """What the end of the namespaces doesn't take: a run's control groups, once their processes are gone."""
+    for _ in range(50):
+        left = [path for path in (CGROUPS / name, *CGROUPS.glob(f"*/{name}")) if path.exists()]
+        if not left:
+            return
+        for own in left:
+            for group in (*sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True), own):
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+        time.sleep(0.1)

@@ -76,6 +76,7 @@ def make_all(folder: Path) -> None:
     local = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "127.0.0.1"]
     authority.issue("apiserver", "kube-apiserver", hosts=[*local, NODE_IP, SERVICE_IP])
     authority.issue("kubelet", f"system:node:{NODE_NAME}", "system:nodes", hosts=[NODE_IP, NODE_NAME])
+    authority.issue("kai", "kai-admission", hosts=[NODE_IP])
     authority.issue("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
     authority.issue("front-proxy", "front-proxy-client")
     signing = rsa.generate_private_key(public_exponent=65537, key_size=2048)
