@@ -18,10 +18,10 @@ $(STAMP): pyproject.toml libsync/__init__.py
 	@touch $@
 
 build: $(STAMP)
-	@$(MAKE) --no-print-directory -C csrc PYTHON=$(CURDIR)/$(PY)
+	@$(MAKE) --no-print-directory -j$$(nproc) -C csrc PYTHON=$(CURDIR)/$(PY)
 
 debug: $(STAMP)
-	@$(MAKE) --no-print-directory -C csrc PYTHON=$(CURDIR)/$(PY) debug
+	@$(MAKE) --no-print-directory -j$$(nproc) -C csrc PYTHON=$(CURDIR)/$(PY) debug
 
 demo: build
 	@$(PY) -m e2e.onebox.demo $(if $(KEEP),--keep)
