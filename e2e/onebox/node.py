@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from e2e.onebox import linux
 from e2e.onebox.sandbox import Mount, Spec
@@ -120,11 +120,11 @@ class Node:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "LD_", "SIMGPU_"))}
         return clean | {"LD_LIBRARY_PATH": str(BUILD / "simgpu"), "SIMGPU_STATE": str(self.card_state)}
 
-    def truth(self) -> list[dict[str, object]]:
+    def truth(self) -> list[dict[str, Any]]:
         """What the card really holds, by the simulator itself."""
         command = [str(BUILD / "simgpu" / "simgpu"), "truth", "--state", str(self.card_state)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=self.driver_env())
-        cards: list[dict[str, object]] = json.loads(done.stdout)["cards"]
+        cards: list[dict[str, Any]] = json.loads(done.stdout)["cards"]
         return cards
 
     def run_in_sandbox(self, spec: Spec, output: IO[bytes] | int) -> tuple[subprocess.Popen[bytes], int]:

@@ -53,6 +53,11 @@ class Container:
             self.kill()
         self.start()
 
+    @property
+    def pid_namespace(self) -> str:
+        """Name of the namespace that all its processes, also those that were started by exec, live in."""
+        return pid_namespace(self.pid)
+
     def is_running(self) -> bool:
         """Whether its first process lives."""
         return self._process is not None and self._process.poll() is None
@@ -187,3 +192,11 @@ class Pod:
                 container.kill()
         self.volumes.remove()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def pid_namespace(pid: int) -> str:
+    """Name of the pid namespace of a process of this machine, empty if it has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 — no file is meant
+    except OSError:
+        return ""

@@ -1,0 +1,156 @@
+"""What the demo tells, step by step: each claim is checked against the card, the pod's own words or the monitor."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import yaml
+
+from e2e.onebox.chain import CARD_LABEL_MIB, Chain, load_manifest
+from e2e.onebox.metrics import sample, scrape_until
+from e2e.onebox.pod import Pod
+from e2e.onebox.story import Story
+
+MIB, GIB = 1 << 20, 1 << 30
+CONTEXT_BYTES = 102 * MIB
+LIMIT_BYTES = 4147 * MIB
+STEPS = 9
+SHOWN_METRICS = (
+    "hami_host_gpu_memory_used_bytes",
+    "hami_vgpu_memory_limit_bytes",
+    "hami_vgpu_memory_used_bytes",
+    "hami_vgpu_memory_context_bytes",
+    "hami_vgpu_memory_buffer_bytes",
+    "kai_isolator_refusals_total",
+)
+
+
+def tell(chain: Chain, story: Story) -> None:
+    """The story. NotAsSaidError where the machine contradicts it."""
+    prepare(chain, story)
+    first = admit(chain, story)
+    run_first(chain, story, first)
+    second = run_second(chain, story)
+    samples = monitor(chain, story, [first, second])
+    conclude(chain, story, [first, second], samples)
+
+
+def prepare(chain: Chain, story: Story) -> None:
+    """A card, and the library on the node."""
+    story.step("One simulated GPU")
+    card = chain.node.truth()[0]
+    story.show(f"{card['name']}, {card['total_bytes'] // MIB} MiB, {card['uuid']}")
+    story.check(card["used_bytes"] == 0, "nothing on it is in use")
+
+    story.step("libsync prepares the node")
+    story.show(chain.prepare_node())
+    installed = sorted(path.name for path in (chain.node.library_base / "abi-1").iterdir())
+    expected = ["ld.so.preload", "libvgpu.so", "manifest.json"]
+    story.check(installed == expected, "library, preload file and manifest are in place")
+
+
+def admit(chain: Chain, story: Story) -> Pod:
+    """The quick-start pod through both webhooks; what they made of it, and KAI's number for it."""
+    story.step("The webhook comes up under TLS, and the quick-start pod goes in (e2e/quickstart.yaml)")
+    manifest = load_manifest()
+    chain.start_webhook()
+    story.show(f"{chain.admission.url}\n\n{to_yaml(manifest)}")
+
+    story.step("The patch comes out; KAI's webhook changes the pod too, and ours is called again")
+    pod = chain.admit(manifest)
+    for (_, before), (who, after) in pairwise(chain.admission.stages):
+        story.line(f"  {who}:" if before != after else f"  {who}: changes nothing")
+        lines = difflib.unified_diff(to_yaml(before).splitlines(), to_yaml(after).splitlines(), n=1, lineterm="")
+        story.diff(line for line in lines if not line.startswith(("---", "+++")))
+    limits = [
+        data["CUDA_DEVICE_MEMORY_LIMIT"] for data in pod.config_maps.values() if "CUDA_DEVICE_MEMORY_LIMIT" in data
+    ]
+    story.line()
+    story.check(
+        limits == ["4147m"], f"KAI rounds 4096 of {CARD_LABEL_MIB} MiB to 0.27 of the card: 4147m, by ConfigMap"
+    )
+    ours = sorted(volume["name"] for volume in pod.spec["volumes"] if volume["name"].startswith("vgpu-"))
+    story.check(ours == ["vgpu-library", "vgpu-preload", "vgpu-quota", "vgpu-region"], "each volume is there once")
+    return pod
+
+
+def run_first(chain: Chain, story: Story, pod: Pod) -> None:
+    """The pod's own words, and the reverse test: what is beyond the quota is refused."""
+    story.step("The pod runs: the three lines")
+    pod.start()
+    chain.write_pods_file()
+    lines = pod["main"].wait_for_log("refused").splitlines()
+    story.show("\n".join(lines[:3]))
+    uuid = chain.node.truth()[0]["uuid"]
+    for number, said in enumerate(("limit=4147m", "/usr/local/vgpu/libvgpu.so", f"{uuid}, 4147 MiB")):
+        story.check(lines[number] == said, said)
+
+    story.step("It takes 3 GiB, then asks for 2 GiB more")
+    story.show("\n".join(lines[3:]))
+    story.check("granted  3 GiB" in lines, "3 GiB granted")
+    asked = 5 * GIB + CONTEXT_BYTES
+    story.check(f"Device 0 OOM {asked} / {LIMIT_BYTES}" in lines, "2 GiB more refused: out of memory")
+    held = chain.held_bytes(pod)
+    story.check(held == 3 * GIB + CONTEXT_BYTES, "the card says: 3 GiB and the context, nothing more")
+
+
+def run_second(chain: Chain, story: Story) -> Pod:
+    """The neighbour's share is untouched."""
+    story.step("A second pod on the same card still gets its own 3 GiB")
+    pod = chain.run(load_manifest(name="neighbour"))
+    lines = pod["main"].wait_for_log("refused").splitlines()
+    story.show("\n".join(lines[3:]))
+    story.check("granted  3 GiB" in lines, "3 GiB granted to the neighbour")
+    story.check(chain.held_bytes(pod) == 3 * GIB + CONTEXT_BYTES, "the card says so too")
+    return pod
+
+
+def monitor(chain: Chain, story: Story, pods: list[Pod]) -> dict[str, float]:
+    """What the monitor exports of both."""
+    story.step("The monitor shows both")
+    story.show(chain.start_monitor())
+    story.line()
+    names = [pod.name for pod in pods]
+    samples = scrape_until(chain.monitor_url, "hami_vgpu_memory_limit_bytes", names)
+    story.show("\n".join(f"{key} {value:.0f}" for key, value in samples.items() if key.startswith(SHOWN_METRICS)))
+    for pod in pods:
+        limit = sample(samples, "hami_vgpu_memory_limit_bytes", pod.name)
+        used = sample(samples, "hami_vgpu_memory_used_bytes", pod.name)
+        story.check(limit == LIMIT_BYTES, f"{pod.name}: limit {LIMIT_BYTES // MIB} MiB")
+        story.check(used == chain.held_bytes(pod), f"{pod.name}: what the library charged is what the card holds")
+    return samples
+
+
+def conclude(chain: Chain, story: Story, pods: list[Pod], samples: Mapping[str, float]) -> None:
+    """The last table. What is really used is the card's word, what was refused the pod's own log."""
+    story.step("Promise and reality")
+    rows = []
+    for pod in pods:
+        limit = sample(samples, "hami_vgpu_memory_limit_bytes", pod.name) or 0
+        refusals = re.findall(r"^Device 0 OOM \d+ / \d+$", pod["main"].logs(), re.MULTILINE)
+        promised = pod.manifest["metadata"]["annotations"]["gpu-memory"]
+        used = chain.held_bytes(pod) // MIB
+        rows.append((pod.name, f"{promised} MiB", f"{limit / MIB:.0f} MiB", f"{used} MiB", f"{len(refusals)} × 2 GiB"))
+    story.table(("pod", "promised", "enforced", "really used", "refused"), rows)
+    card = chain.node.truth()[0]
+    used, total = card["used_bytes"] // MIB, card["total_bytes"] // MIB
+    story.line(f"\n    the card: {used} of {total} MiB in use, {total - used} MiB free\n")
+    story.check(card["used_bytes"] == 2 * (3 * GIB + CONTEXT_BYTES), "nobody else holds memory of the card")
+
+
+def to_yaml(manifest: Mapping[str, Any]) -> str:
+    """YAML in the order of the fields, with texts of several lines as such."""
+    return yaml.dump(dict(manifest), Dumper=_Dumper, sort_keys=False, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Keeps a script readable."""
+
+
+def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent)
