@@ -53,7 +53,7 @@ def create_app(services: Services, max_body_bytes: int) -> Flask:
             decision = _decide(services, wanted)
         except (review.BadRequestError, MalformedObjectError) as error:
             return _error(services, 400, str(error))
-        answer = jsonify(review.answer(wanted.uid, decision))
+        answer = Response(review.render(wanted.uid, decision), mimetype="application/json")
         seconds = time.perf_counter() - started
         services.metrics.reviewed(decision, seconds)
         _log_review(wanted, decision, seconds)

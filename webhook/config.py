@@ -175,7 +175,7 @@ class Server:
     ops_listen: Address | None = _setting(
         "", _optional_address, "HOST:PORT of a second, plain listener for /healthz, /readyz and /metrics (empty: none)"
     )
-    threads: int = _setting("4", _whole(1, 64), "threads that answer reviews")
+    threads: int = _setting("2", _whole(1, 64), "threads that answer reviews above 64 KiB")
     max_connections: int = _setting("1000", _whole(8, 20000), "open connections; past that the longest idle is closed")
     max_body_bytes: int = _setting(str(3 << 20), _whole(1024, 64 << 20), "largest body of a request")
     read_timeout: float = _setting("5s", _seconds(0.05), "time for TLS handshake and a whole request")

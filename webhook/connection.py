@@ -15,6 +15,7 @@ from typing import Any
 
 _HEAD_BYTES = 16 << 10
 _RECEIVE_BYTES = 64 << 10
+_SEND_BYTES = 128 << 10
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _CONTINUE = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
@@ -58,6 +59,8 @@ class Connection:
         limits: Limits,
     ) -> None:
         sock.setblocking(False)
+        # Room for a whole answer, so that writing one never has to wait.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         self.sock = sock
         self.client = client
         self.server = server
@@ -78,6 +81,11 @@ class Connection:
     def idle(self) -> bool:
         """Whether nothing of a next request came yet."""
         return self._handshaken and not self.buffer
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something of the next request was read already, here or inside TLS."""
+        return bool(self.buffer) or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending() > 0)
 
     def advance(self) -> Progress:
         """Read what is there. REQUEST: `take` has it; REFUSED: `refusal` says with what."""

@@ -28,8 +28,11 @@ def objects(parent: Object, key: str, where: str) -> list[Object]:
     value = parent.get(key)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise MalformedObjectError(f"{where}.{key} is not a list of objects")
+    if not isinstance(value, list):
+        raise MalformedObjectError(f"{where}.{key} is not a list")
+    for entry in value:
+        if not isinstance(entry, dict):
+            raise MalformedObjectError(f"{where}.{key} has an entry that is not an object")
     return value
 
 
@@ -46,18 +49,39 @@ def text(parent: Object, key: str, where: str) -> str:
 def texts(parent: Object, key: str, where: str) -> dict[str, str]:
     """Return the map of texts under `key` (annotations, labels)."""
     value = mapping(parent, key, where)
-    if not all(isinstance(entry, str) for entry in value.values()):
-        raise MalformedObjectError(f"{where}.{key} has a value that is not a string")
+    for entry in value.values():
+        if not isinstance(entry, str):
+            raise MalformedObjectError(f"{where}.{key} has a value that is not a string")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container: `group` is the list it stands in, `index` its place there."""
+    """One container: `group` is the list it stands in, `index` its place there. The rest is read from `raw` once."""
 
     group: str
     index: int
     raw: Object
+    name: str
+    env: list[Object]
+    mounts: list[Object]
+    devices: list[Object]
+    security: Object
+
+    @classmethod
+    def read(cls, group: str, index: int, raw: Object) -> "Container":
+        """Check the container's shape. Raises MalformedObjectError."""
+        where = f"spec.{group}[{index}]"
+        return cls(
+            group=group,
+            index=index,
+            raw=raw,
+            name=text(raw, "name", where),
+            env=objects(raw, "env", where),
+            mounts=objects(raw, "volumeMounts", where),
+            devices=objects(raw, "volumeDevices", where),
+            security=mapping(raw, "securityContext", where),
+        )
 
     @property
     def where(self) -> str:
@@ -68,31 +92,6 @@ class Container:
     def path(self) -> str:
         """JSON Pointer to the container."""
         return f"/spec/{self.group}/{self.index}"
-
-    @property
-    def name(self) -> str:
-        """Name, unique in the pod."""
-        return text(self.raw, "name", self.where)
-
-    @property
-    def env(self) -> list[Object]:
-        """Variables in their order."""
-        return objects(self.raw, "env", self.where)
-
-    @property
-    def mounts(self) -> list[Object]:
-        """Volume mounts in their order."""
-        return objects(self.raw, "volumeMounts", self.where)
-
-    @property
-    def devices(self) -> list[Object]:
-        """Block devices, which lie at a path as mounts do."""
-        return objects(self.raw, "volumeDevices", self.where)
-
-    @property
-    def security(self) -> Object:
-        """Security context of the container."""
-        return mapping(self.raw, "securityContext", self.where)
 
     def variable(self, name: str) -> Object | None:
         """Return the entry that holds for this name: the last one wins, as in the container."""
@@ -118,10 +117,8 @@ class Pod:
             raw=raw,
             annotations=texts(mapping(raw, "metadata", "pod"), "annotations", "metadata"),
             spec=spec,
-            containers=[Container("containers", i, c) for i, c in enumerate(objects(spec, "containers", "spec"))],
-            init_containers=[
-                Container("initContainers", i, c) for i, c in enumerate(objects(spec, "initContainers", "spec"))
-            ],
+            containers=_containers(spec, "containers"),
+            init_containers=_containers(spec, "initContainers"),
             volumes=objects(spec, "volumes", "spec"),
         )
         if not pod.containers:
@@ -136,3 +133,7 @@ class Pod:
     def volume(self, name: str) -> tuple[int, Object] | None:
         """Return the volume of this name and its place in the list."""
         return next(((i, volume) for i, volume in enumerate(self.volumes) if volume.get("name") == name), None)
+
+
+def _containers(spec: Object, group: str) -> list[Container]:
+    return [Container.read(group, index, raw) for index, raw in enumerate(objects(spec, group, "spec"))]

@@ -24,8 +24,8 @@ _LINUX = "linux"
 class Namespaces(Protocol):
     """Labels of namespaces. None where they can't be known: then nothing is decided from them."""
 
-    def labels(self, name: str, *, fresh: bool = False) -> dict[str, str] | None:
-        """Return the labels, read again now if `fresh`."""
+    def labels(self, name: str) -> dict[str, str] | None:
+        """Return the labels, from memory: a review waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,9 @@ def _refuse_sandbox(pod: Pod, rules: Rules) -> None:
 
 
 def _refuse_pod_security(namespace: str, namespaces: Namespaces) -> None:
-    for fresh in (False, True):  # a label that was just corrected must not deny any more
-        level = (namespaces.labels(namespace, fresh=fresh) or {}).get(names.POD_SECURITY_ENFORCE)
-        if level not in ("baseline", "restricted"):
-            return
+    level = (namespaces.labels(namespace) or {}).get(names.POD_SECURITY_ENFORCE)
+    if level not in ("baseline", "restricted"):
+        return
     raise Denied(
         reasons.POD_SECURITY,
         f"namespace {shown(namespace)} has label {names.POD_SECURITY_ENFORCE}={level}, which refuses the hostPath "

@@ -86,8 +86,7 @@ def _loose(value: Any) -> Object:
 
 def _unique(pairs: list[tuple[str, Any]]) -> Object:
     """Build an object. Two values for one key would let two readers see two different pods."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    if len(made := dict(pairs)) != len(pairs):
         raise BadRequestError("the body has an object with the same key twice")
     return made
 
@@ -139,6 +138,11 @@ def _request(request: Object) -> Request:
         dry_run=bool(dry_run),
         object=mapping(request, "object", "request"),
     )
+
+
+def render(uid: str, decision: Decision) -> str:
+    """Return the JSON text of the review that answers the request with this uid."""
+    return json.dumps(answer(uid, decision), separators=(",", ":"))
 
 
 def answer(uid: str, decision: Decision) -> ReviewAnswer:

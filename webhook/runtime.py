@@ -23,7 +23,7 @@ class Certificate(Protocol):
 class UnknownNamespaces:
     """Without an API server no labels are known, and nothing is decided from them."""
 
-    def labels(self, name: str, *, fresh: bool = False) -> dict[str, str] | None:
+    def labels(self, name: str) -> dict[str, str] | None:
         """Return None."""
         return None
 
