@@ -5,10 +5,11 @@ VGPU_ARCHES := x86_64 aarch64
 VGPU_FILE_x86_64 := $(BUILD)/libvgpu.so
 VGPU_FILE_aarch64 := $(BUILD)/aarch64/libvgpu.so
 
-# -Bsymbolic: our own references bind to ourselves, without a relocation, whatever else carries the driver's names.
+# No -Bsymbolic: it would put this library at the head of its own scope, before interposers that were loaded before it;
+# our own references bind to ourselves because the exported functions are protected (hooks.h).
 # The one library that may be needed is libc: what older ones keep in libdl and libpthread is found at run time.
 VGPU_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -fPIC -fno-plt -fno-asynchronous-unwind-tables -Ilibvgpu
-VGPU_LDFLAGS := $(LDFLAGS) -shared -Wl,-soname,libvgpu.so -Wl,-Bsymbolic -Wl,--hash-style=gnu -Wl,--as-needed \
+VGPU_LDFLAGS := $(LDFLAGS) -shared -Wl,-soname,libvgpu.so -Wl,--hash-style=gnu -Wl,--as-needed \
 	-Wl,--gc-sections
 
 $(BUILD)/obj/libvgpu/exports.ld: libvgpu/exports.ld.in libvgpu/hooks.def

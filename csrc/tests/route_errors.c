@@ -1,0 +1,45 @@
+/* dlerror() and errno around calls into the driver and look-ups. The output must be the same with the library. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void say(const char *what) {
+    const char *message = dlerror();
+    const char *slash = message ? strrchr(message, '/') : NULL;
+    printf("%s: %s (errno %d)\n", what, slash ? slash : message ? message : "none", errno);
+    errno = 0;
+}
+
+int main(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    if (!driver || !libc) return 1;
+    int (*call)(void) = (int (*)(void))dlsym(driver, "cuMemAlloc_v2");
+    errno = 0;
+    dlsym(libc, "no_such_function");
+    call();
+    say("missing in libc, then a call");
+    dlsym(driver, "cuNoSuchFunction");
+    call();
+    say("missing in the driver, then a call");
+    dlsym(driver, "cuGreenCtxCreate");
+    say("hooked, but missing in this driver");
+    dlsym(driver, "cuMemAlloc_v2");
+    say("found");
+    dlvsym(libc, "dlsym", "NO_SUCH_VERSION");
+    say("dlsym of a version that libc doesn't have");
+    dlvsym(driver, "cuMemAlloc_v2", "NO_SUCH_VERSION");
+    say("a version that the driver doesn't have");
+    errno = EDOM;
+    dlsym(RTLD_NEXT, "strlen");
+    dlsym(driver, "cuInit");
+    call();
+    say("nothing failed");
+    dlopen("/no/such/file.so", RTLD_NOW | RTLD_DEEPBIND);
+    say("no such file");
+    dlmopen(LM_ID_BASE, "/no/such/file.so", RTLD_NOW);
+    say("no such file in this namespace");
+    return 0;
+}
