@@ -14,7 +14,7 @@ def find(pod: Pod, share: Share, library_base: str) -> list[str]:
     found = []
     security = share.target.security
     if security.get("privileged") is True:
-        found.append("privileged")
+        found.append("privileged mode")
     added = mapping(security, "capabilities", f"{share.target.where}.securityContext").get("add")
     for capability in added if isinstance(added, list) else []:
         name = str(capability).upper().removeprefix("CAP_")
