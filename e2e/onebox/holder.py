@@ -14,7 +14,7 @@ from e2e.onebox import linux
 
 
 def serve(request: dict[str, str]) -> None:
-    """One request: tmpfs (path, size, mode), unmount (path) or directory (path, mode)."""
+    """One request: tmpfs (path, size, mode), unmount (path) or directory (path, mode; what is there stays)."""
     path = Path(request["path"])
     match request["do"]:
         case "tmpfs":
@@ -24,7 +24,7 @@ def serve(request: dict[str, str]) -> None:
         case "unmount":
             linux.unmount(path)
         case "directory":
-            if not path.is_dir():
+            if not path.exists():
                 path.mkdir()
                 path.chmod(int(request["mode"], 8))
         case unknown:
