@@ -18,8 +18,7 @@ struct birth {
 
 /* With less than the estimate left, the rest is reserved: what the context needs is known only afterwards. */
 static CUresult expect(struct vgpu_process *process, CUdevice ordinal, struct birth *birth) {
-    if (ordinal < 0 || ordinal >= process->cuda_devices)
-        return CUDA_ERROR_INVALID_DEVICE;
+    if (ordinal < 0 || ordinal >= process->cuda_devices) return CUDA_ERROR_INVALID_DEVICE;
     birth->device = process->index_of[ordinal];
     uint64_t estimate = process->context_estimate_bytes[birth->device];
     birth->reserved_bytes = estimate ? estimate : FIRST_ESTIMATE_BYTES;
@@ -32,8 +31,7 @@ static CUresult expect(struct vgpu_process *process, CUdevice ordinal, struct bi
             result = vgpu_charge_quietly(process, birth->device, VGPU_KIND_CONTEXT, left);
         }
     }
-    if (result != CUDA_SUCCESS)
-        return vgpu_refuse(process, birth->device, birth->reserved_bytes);
+    if (result != CUDA_SUCCESS) return vgpu_refuse(process, birth->device, birth->reserved_bytes);
     vgpu_measure_start(process, birth->device, &birth->before);
     return CUDA_SUCCESS;
 }
@@ -44,10 +42,8 @@ static CUresult born(struct vgpu_process *process, const struct birth *birth, st
     context->device = (uint8_t)birth->device;
     context->bytes = vgpu_measure_end(process, &birth->before, LEAST_BYTES, MOST_BYTES,
                                       otherwise ? otherwise : FIRST_ESTIMATE_BYTES);
-    CUresult result =
-        vgpu_settle(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes, context->bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = vgpu_settle(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes, context->bytes);
+    if (result != CUDA_SUCCESS) return result;
     process->context_estimate_bytes[birth->device] = context->bytes;
     vgpu_context_enter(process, context); /* where there are too many to follow, it is charged until the process ends */
     return CUDA_SUCCESS;
@@ -62,8 +58,7 @@ static void stillborn(struct vgpu_process *process, const struct birth *birth) {
     do {                                                                                                               \
         VGPU_BEGIN(process, call);                                                                                     \
         struct birth birth;                                                                                            \
-        if (!(pctx) || (ordinal) < 0 || (ordinal) >= process->cuda_devices)                                            \
-            return call;                                                                                               \
+        if (!(pctx) || (ordinal) < 0 || (ordinal) >= process->cuda_devices) return call;                               \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         CUresult result = expect(process, ordinal, &birth);                                                            \
         if (result == CUDA_SUCCESS) {                                                                                  \
@@ -73,8 +68,7 @@ static void stillborn(struct vgpu_process *process, const struct birth *birth) {
             } else {                                                                                                   \
                 struct vgpu_context context = {.handle = *(pctx)};                                                     \
                 result = born(process, &birth, &context);                                                              \
-                if (result != CUDA_SUCCESS)                                                                            \
-                    real_cuCtxDestroy_v2(*(pctx));                                                                     \
+                if (result != CUDA_SUCCESS) real_cuCtxDestroy_v2(*(pctx));                                             \
             }                                                                                                          \
         }                                                                                                              \
         vgpu_private_unlock(&process->birth_lock);                                                                     \
@@ -124,8 +118,7 @@ static bool primary_is_active(CUdevice ordinal) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     VGPU_BEGIN(process, real_cuDevicePrimaryCtxRetain(pctx, dev));
-    if (!pctx || dev < 0 || dev >= process->cuda_devices)
-        return real_cuDevicePrimaryCtxRetain(pctx, dev);
+    if (!pctx || dev < 0 || dev >= process->cuda_devices) return real_cuDevicePrimaryCtxRetain(pctx, dev);
     vgpu_private_lock(&process->birth_lock);
     CUresult result;
     struct birth birth;
@@ -138,8 +131,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
         } else {
             struct vgpu_context context = {.handle = *pctx, .primary = true};
             result = born(process, &birth, &context);
-            if (result != CUDA_SUCCESS)
-                real_cuDevicePrimaryCtxRelease_v2(dev);
+            if (result != CUDA_SUCCESS) real_cuDevicePrimaryCtxRelease_v2(dev);
         }
     }
     vgpu_private_unlock(&process->birth_lock);
@@ -181,8 +173,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
         vgpu_private_lock(&process->birth_lock);                                                                       \
         uint16_t number = vgpu_context_number(process, ctx);                                                           \
         CUresult result = call;                                                                                        \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            vgpu_context_died(process, number);                                                                        \
+        if (result == CUDA_SUCCESS) vgpu_context_died(process, number);                                                \
         vgpu_private_unlock(&process->birth_lock);                                                                     \
         return result;                                                                                                 \
     } while (0)
@@ -200,8 +191,7 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
     VGPU_BEGIN(process, real_cuCtxAttach(pctx, flags));
     CUresult result = real_cuCtxAttach(pctx, flags);
     uint16_t number = result == CUDA_SUCCESS && pctx ? vgpu_context_number(process, *pctx) : 0;
-    if (number)
-        __atomic_fetch_add(&process->contexts[number - 1].attached, 1, __ATOMIC_RELAXED);
+    if (number) __atomic_fetch_add(&process->contexts[number - 1].attached, 1, __ATOMIC_RELAXED);
     return result;
 }
 
@@ -220,8 +210,7 @@ CUresult cuCtxDetach(CUcontext ctx) {
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
     VGPU_BEGIN(process, real_cuGreenCtxCreate(phCtx, desc, dev, flags));
     struct birth birth;
-    if (!phCtx || dev < 0 || dev >= process->cuda_devices)
-        return real_cuGreenCtxCreate(phCtx, desc, dev, flags);
+    if (!phCtx || dev < 0 || dev >= process->cuda_devices) return real_cuGreenCtxCreate(phCtx, desc, dev, flags);
     vgpu_private_lock(&process->birth_lock);
     CUresult result = expect(process, dev, &birth);
     if (result == CUDA_SUCCESS) {
@@ -233,8 +222,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
             if (real_cuCtxFromGreenCtx(&context.handle, *phCtx) != CUDA_SUCCESS)
                 context.handle = (CUcontext)(void *)*phCtx;
             result = born(process, &birth, &context);
-            if (result != CUDA_SUCCESS)
-                real_cuGreenCtxDestroy(*phCtx);
+            if (result != CUDA_SUCCESS) real_cuGreenCtxDestroy(*phCtx);
         }
     }
     vgpu_private_unlock(&process->birth_lock);
@@ -246,17 +234,15 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     vgpu_private_lock(&process->birth_lock);
     uint16_t number = 0;
     for (uint32_t i = 0; hCtx && i < process->context_count; i++)
-        if (process->contexts[i].handle && process->contexts[i].green == hCtx)
-            number = (uint16_t)(i + 1);
+        if (process->contexts[i].handle && process->contexts[i].green == hCtx) number = (uint16_t)(i + 1);
     CUresult result = real_cuGreenCtxDestroy(hCtx);
-    if (result == CUDA_SUCCESS)
-        vgpu_context_died(process, number);
+    if (result == CUDA_SUCCESS) vgpu_context_died(process, number);
     vgpu_private_unlock(&process->birth_lock);
     return result;
 }
 
-/* Heap, stacks and printf buffer of a context lie on the card; how much a value takes there only the card knows. A value
- * that turns out to be too much is set back. */
+/* Heap, stacks and printf buffer of a context lie on the card; how much a value takes there only the card knows. A
+ * value that turns out to be too much is set back. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     VGPU_BEGIN(process, real_cuCtxSetLimit(limit, value));
     struct vgpu_place place;
@@ -278,8 +264,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
             change = 0;
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (change < 0)
-            vgpu_uncharge(process, place.device, VGPU_KIND_CONTEXT, (uint64_t)-change);
+        if (change < 0) vgpu_uncharge(process, place.device, VGPU_KIND_CONTEXT, (uint64_t)-change);
         vgpu_context_grew(process, place.context, change);
     }
     vgpu_private_unlock(&process->birth_lock);

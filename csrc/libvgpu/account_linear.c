@@ -7,7 +7,8 @@
 #include "pool.h"
 #include "small.h"
 
-#define PITCH_GRAIN_BYTES 512 /* rows start at multiples of it on every card so far; what it really was is asked after */
+#define PITCH_GRAIN_BYTES                                                                                              \
+    512 /* rows start at multiples of it on every card so far; what it really was is asked after */
 
 static CUresult remember(struct vgpu_process *process, const struct vgpu_place *place, CUdeviceptr pointer,
                          uint64_t charged_bytes) {
@@ -16,8 +17,7 @@ static CUresult remember(struct vgpu_process *process, const struct vgpu_place *
                                .device = (uint8_t)place->device,
                                .kind = VGPU_KIND_BUFFER,
                                .context = place->context};
-    if (__builtin_expect(vgpu_table_put(&process->tables[VGPU_POINTERS], &entry) == 0, 1))
-        return CUDA_SUCCESS;
+    if (__builtin_expect(vgpu_table_put(&process->tables[VGPU_POINTERS], &entry) == 0, 1)) return CUDA_SUCCESS;
     real_cuMemFree_v2(pointer);
     vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, charged_bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -30,14 +30,12 @@ static CUresult small_linear(const void *data, CUdeviceptr *pointer) {
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
     VGPU_BEGIN(process, real_cuMemAlloc_v2(dptr, bytesize));
     struct vgpu_place place;
-    if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place))
-        return real_cuMemAlloc_v2(dptr, bytesize);
+    if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place)) return real_cuMemAlloc_v2(dptr, bytesize);
     if (bytesize < VGPU_SMALL_BYTES)
         return vgpu_small_allocate(process, &place, bytesize, small_linear, &bytesize, dptr);
     uint64_t charged_bytes = vgpu_whole_blocks(bytesize);
     CUresult result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, charged_bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (result != CUDA_SUCCESS) return result;
     CUdeviceptr pointer = 0;
     result = real_cuMemAlloc_v2(&pointer, bytesize);
     if (result != CUDA_SUCCESS) {
@@ -45,8 +43,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
         return result;
     }
     result = remember(process, &place, pointer, charged_bytes);
-    if (result == CUDA_SUCCESS)
-        *dptr = pointer;
+    if (result == CUDA_SUCCESS) *dptr = pointer;
     return result;
 }
 
@@ -63,23 +60,20 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
     struct vgpu_place place;
     CUdeviceptr pointer = 0;
     CUresult result;
-    if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place))
-        return real_cuMemAlloc(dptr, bytesize);
+    if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place)) return real_cuMemAlloc(dptr, bytesize);
     if (bytesize < VGPU_SMALL_BYTES) {
         result = vgpu_small_allocate(process, &place, bytesize, small_linear_v1, &bytesize, &pointer);
     } else {
         uint64_t charged_bytes = vgpu_whole_blocks(bytesize);
         result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, charged_bytes);
-        if (result != CUDA_SUCCESS)
-            return result;
+        if (result != CUDA_SUCCESS) return result;
         result = small_linear_v1(&bytesize, &pointer);
         if (result == CUDA_SUCCESS)
             result = remember(process, &place, pointer, charged_bytes);
         else
             vgpu_uncharge(process, place.device, VGPU_KIND_BUFFER, charged_bytes);
     }
-    if (result == CUDA_SUCCESS)
-        *dptr = (CUdeviceptr_v1)pointer;
+    if (result == CUDA_SUCCESS) *dptr = (CUdeviceptr_v1)pointer;
     return result;
 }
 
@@ -90,8 +84,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
         return real_cuMemAllocManaged(dptr, bytesize, flags);
     uint64_t charged_bytes = vgpu_whole_blocks(bytesize);
     CUresult result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, charged_bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (result != CUDA_SUCCESS) return result;
     CUdeviceptr pointer = 0;
     result = real_cuMemAllocManaged(&pointer, bytesize, flags);
     if (result != CUDA_SUCCESS) {
@@ -99,8 +92,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
         return result;
     }
     result = remember(process, &place, pointer, charged_bytes);
-    if (result == CUDA_SUCCESS)
-        *dptr = pointer;
+    if (result == CUDA_SUCCESS) *dptr = pointer;
     return result;
 }
 
@@ -140,12 +132,10 @@ static CUresult ask_pitched_v1(const void *data, CUdeviceptr *pointer) {
 static CUresult allocate_pitched(struct vgpu_process *process, const struct vgpu_place *place, uint64_t bytes,
                                  uint64_t height, CUresult (*ask)(const void *, CUdeviceptr *), const void *asked,
                                  uint64_t (*pitch_of)(const void *asked), CUdeviceptr *out) {
-    if (bytes < VGPU_SMALL_BYTES)
-        return vgpu_small_allocate(process, place, bytes, ask, asked, out);
+    if (bytes < VGPU_SMALL_BYTES) return vgpu_small_allocate(process, place, bytes, ask, asked, out);
     uint64_t reserved_bytes = vgpu_whole_blocks(bytes);
     CUresult result = vgpu_charge(process, place->device, VGPU_KIND_BUFFER, reserved_bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (result != CUDA_SUCCESS) return result;
     result = ask(asked, out);
     if (result != CUDA_SUCCESS) {
         vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, reserved_bytes);
@@ -177,10 +167,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
         return real_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
     struct pitched asked = {pPitch, WidthInBytes, Height, ElementSizeBytes};
     CUdeviceptr pointer = 0;
-    CUresult result =
-        allocate_pitched(process, &place, bytes, Height, ask_pitched, &asked, pitch_of, &pointer);
-    if (result == CUDA_SUCCESS)
-        *dptr = pointer;
+    CUresult result = allocate_pitched(process, &place, bytes, Height, ask_pitched, &asked, pitch_of, &pointer);
+    if (result == CUDA_SUCCESS) *dptr = pointer;
     return result;
 }
 
@@ -193,10 +181,8 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
         return real_cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
     struct pitched_v1 asked = {pPitch, WidthInBytes, Height, ElementSizeBytes};
     CUdeviceptr pointer = 0;
-    CUresult result =
-        allocate_pitched(process, &place, bytes, Height, ask_pitched_v1, &asked, pitch_of_v1, &pointer);
-    if (result == CUDA_SUCCESS)
-        *dptr = (CUdeviceptr_v1)pointer;
+    CUresult result = allocate_pitched(process, &place, bytes, Height, ask_pitched_v1, &asked, pitch_of_v1, &pointer);
+    if (result == CUDA_SUCCESS) *dptr = (CUdeviceptr_v1)pointer;
     return result;
 }
 
@@ -207,8 +193,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
         struct vgpu_entry entry;                                                                                       \
         if (!vgpu_table_take(&process->tables[VGPU_POINTERS], pointer, &entry)) {                                      \
             CUresult answer = call;                                                                                    \
-            if (answer == CUDA_SUCCESS)                                                                                \
-                vgpu_pool_freed(process, pointer);                                                                     \
+            if (answer == CUDA_SUCCESS) vgpu_pool_freed(process, pointer);                                             \
             return answer;                                                                                             \
         }                                                                                                              \
         CUresult result = call;                                                                                        \

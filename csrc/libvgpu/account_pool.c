@@ -20,8 +20,7 @@ static CUmemoryPool pool_of(uint64_t key) {
 /* With pool_lock. Charges or gives back what the pool's reservation differs from its charge. */
 static void settle(struct vgpu_entry *pool, void *data) {
     struct vgpu_process *process = data;
-    if (pool->data != 0)
-        return;
+    if (pool->data != 0) return;
     uint64_t reserved = vgpu_whole_blocks(attribute(pool_of(pool->key), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
     if (reserved < pool->bytes)
         vgpu_uncharge(process, pool->device, VGPU_KIND_BUFFER, pool->bytes - reserved);
@@ -31,8 +30,7 @@ static void settle(struct vgpu_entry *pool, void *data) {
 }
 
 void vgpu_pools_settle(struct vgpu_process *process) {
-    if (__builtin_expect(__atomic_load_n(&process->tables[VGPU_POOLS].count, __ATOMIC_RELAXED) == 0, 1))
-        return;
+    if (__builtin_expect(__atomic_load_n(&process->tables[VGPU_POOLS].count, __ATOMIC_RELAXED) == 0, 1)) return;
     vgpu_private_lock(&process->pool_lock);
     vgpu_table_each(&process->tables[VGPU_POOLS], settle, process);
     vgpu_private_unlock(&process->pool_lock);
@@ -41,8 +39,7 @@ void vgpu_pools_settle(struct vgpu_process *process) {
 /* With pool_lock. Pools that the driver made by itself are met here for the first time. */
 static bool find_pool(struct vgpu_process *process, CUmemoryPool handle, int device, struct vgpu_entry *pool) {
     struct vgpu_table *table = &process->tables[VGPU_POOLS];
-    if (vgpu_table_find(table, key_of(handle), pool))
-        return true;
+    if (vgpu_table_find(table, key_of(handle), pool)) return true;
     *pool = (struct vgpu_entry){.key = key_of(handle), .device = (uint8_t)device, .kind = VGPU_KIND_BUFFER};
     return vgpu_table_put(table, pool) == 0;
 }
@@ -74,18 +71,14 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
     CUdeviceptr pointer = 0;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     vgpu_private_lock(&process->pool_lock);
-    if (!find_pool(process, handle, device, &pool))
-        goto done;
-    if (pool.data != HOST_POOL && (result = reserve(process, &pool, bytes, &reserved_bytes)) != CUDA_SUCCESS)
-        goto done;
+    if (!find_pool(process, handle, device, &pool)) goto done;
+    if (pool.data != HOST_POOL && (result = reserve(process, &pool, bytes, &reserved_bytes)) != CUDA_SUCCESS) goto done;
     result = ask(&pointer, bytes, handle, stream);
-    if (pool.data == HOST_POOL)
-        goto done;
+    if (pool.data == HOST_POOL) goto done;
     uint64_t held = vgpu_whole_blocks(attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
     uint64_t grown = held > pool.bytes ? held - pool.bytes : 0;
     if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
-        if (result == CUDA_SUCCESS)
-            real_cuMemFreeAsync(pointer, stream);
+        if (result == CUDA_SUCCESS) real_cuMemFreeAsync(pointer, stream);
         result = CUDA_ERROR_OUT_OF_MEMORY;
         grown = 0;
         real_cuMemPoolTrimTo(handle, pool.bytes);
@@ -95,8 +88,7 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
             vgpu_charge_anyway(process, pool.device, VGPU_KIND_BUFFER, grown);
         }
     }
-    if (held < pool.bytes)
-        vgpu_uncharge(process, pool.device, VGPU_KIND_BUFFER, pool.bytes - held);
+    if (held < pool.bytes) vgpu_uncharge(process, pool.device, VGPU_KIND_BUFFER, pool.bytes - held);
     pool.bytes = held;
     if (result == CUDA_SUCCESS) {
         struct vgpu_entry pooled = {.key = pointer, .data = pool.key, .device = pool.device};
@@ -106,15 +98,13 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
     vgpu_table_put(&process->tables[VGPU_POOLS], &pool);
 done:
     vgpu_private_unlock(&process->pool_lock);
-    if (result == CUDA_SUCCESS)
-        *out = pointer;
+    if (result == CUDA_SUCCESS) *out = pointer;
     return result;
 }
 
 void vgpu_pool_freed(struct vgpu_process *process, CUdeviceptr pointer) {
     struct vgpu_entry pooled, pool;
-    if (!vgpu_table_take(&process->tables[VGPU_POOLED], pointer, &pooled))
-        return;
+    if (!vgpu_table_take(&process->tables[VGPU_POOLED], pointer, &pooled)) return;
     vgpu_private_lock(&process->pool_lock);
     if (vgpu_table_find(&process->tables[VGPU_POOLS], pooled.data, &pool)) {
         pool.references -= pool.references > 0;
@@ -131,8 +121,7 @@ void vgpu_pool_freed(struct vgpu_process *process, CUdeviceptr pointer) {
 
 static int ordinal_of(const struct vgpu_process *process, int device) {
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
-        if (process->index_of[ordinal] == device)
-            return ordinal;
+        if (process->index_of[ordinal] == device) return ordinal;
     return -1;
 }
 
@@ -143,8 +132,7 @@ static bool stream_pool(struct vgpu_process *process, CUstream stream, CUmemoryP
     bool own = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
     if (own && real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context &&
         vgpu_context_number(process, context)) {
-        if (!vgpu_place_from(process, context, &place))
-            return false;
+        if (!vgpu_place_from(process, context, &place)) return false;
     } else if (!vgpu_place_current(process, &place)) {
         return false;
     }
@@ -191,8 +179,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
 static int device_of_pool(struct vgpu_process *process, CUmemoryPool pool) {
     struct vgpu_entry known;
     struct vgpu_place place;
-    if (vgpu_table_find(&process->tables[VGPU_POOLS], key_of(pool), &known))
-        return known.device;
+    if (vgpu_table_find(&process->tables[VGPU_POOLS], key_of(pool), &known)) return known.device;
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
         CUmemoryPool candidate = NULL;
         if ((real_cuDeviceGetDefaultMemPool(&candidate, ordinal) == CUDA_SUCCESS && candidate == pool) ||
@@ -214,15 +201,14 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
     VGPU_BEGIN(process, real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
     if (!dptr || bytesize == 0 || !pool || is_captured(hStream ? hStream : CU_STREAM_PER_THREAD))
         return real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
-    return allocate(process, pool, device_of_pool(process, pool), bytesize, hStream,
-                    real_cuMemAllocFromPoolAsync_ptsz, dptr);
+    return allocate(process, pool, device_of_pool(process, pool), bytesize, hStream, real_cuMemAllocFromPoolAsync_ptsz,
+                    dptr);
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     VGPU_BEGIN(process, real_cuMemPoolCreate(pool, poolProps));
     CUresult result = real_cuMemPoolCreate(pool, poolProps);
-    if (result != CUDA_SUCCESS || !pool || !poolProps)
-        return result;
+    if (result != CUDA_SUCCESS || !pool || !poolProps) return result;
     struct vgpu_entry entry = {.key = key_of(*pool), .kind = VGPU_KIND_BUFFER};
     int id = poolProps->location.id;
     if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -249,8 +235,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     CUresult result = real_cuMemPoolDestroy(pool);
     if (result == CUDA_SUCCESS && vgpu_table_take(&process->tables[VGPU_POOLS], key_of(pool), &entry)) {
         uint64_t stays = entry.data != HOST_POOL && entry.references > 0 ? used : 0;
-        if (entry.bytes > stays)
-            vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes - stays);
+        if (entry.bytes > stays) vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes - stays);
         if (stays) {
             entry.bytes = stays;
             entry.data = ORPHAN;

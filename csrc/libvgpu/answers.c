@@ -1,5 +1,6 @@
-/* How much memory there is, as this container sees it: one total (the limit), one used (the region's), one free (what the
- * limit leaves, but no more than the card really has), in CUDA and in NVML alike. Without a limit the driver answers. */
+/* How much memory there is, as this container sees it: one total (the limit), one used (the region's), one free (what
+ * the limit leaves, but no more than the card really has), in CUDA and in NVML alike. Without a limit the driver
+ * answers. */
 #include <string.h>
 
 #include "body.h"
@@ -13,18 +14,15 @@ struct answer {
 /* false: there is no limit, the driver's own answer holds. */
 static bool answer_for(struct vgpu_process *process, int device, uint64_t real_total, uint64_t real_free,
                        struct answer *answer) {
-    if ((unsigned)device >= VGPU_MAX_DEVICES)
-        return false;
+    if ((unsigned)device >= VGPU_MAX_DEVICES) return false;
     uint64_t limit = process->limit_bytes[device];
-    if (limit == VGPU_UNLIMITED || limit == 0)
-        return false;
+    if (limit == VGPU_UNLIMITED || limit == 0) return false;
     answer->total = real_total && real_total < limit ? real_total : limit;
     answer->used = vgpu_used(process, device);
     if (answer->used > answer->total) /* the limit was lowered below what is held */
         answer->used = answer->total;
     answer->free = answer->total - answer->used;
-    if (answer->free > real_free)
-        answer->free = real_free;
+    if (answer->free > real_free) answer->free = real_free;
     return true;
 }
 
@@ -33,8 +31,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     struct vgpu_place place;
     struct answer answer;
     CUresult result = real_cuMemGetInfo_v2(free, total);
-    if (result != CUDA_SUCCESS || !free || !total || !vgpu_place_current(process, &place))
-        return result;
+    if (result != CUDA_SUCCESS || !free || !total || !vgpu_place_current(process, &place)) return result;
     vgpu_pools_settle(process);
     if (answer_for(process, place.device, *total, *free, &answer)) {
         *total = answer.total;
@@ -66,8 +63,7 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
 
 /* The limit if it is below what the driver says. */
 static uint64_t limited(const struct vgpu_process *process, CUdevice ordinal, uint64_t real_total) {
-    if (ordinal < 0 || ordinal >= process->cuda_devices)
-        return real_total;
+    if (ordinal < 0 || ordinal >= process->cuda_devices) return real_total;
     uint64_t limit = process->limit_bytes[process->index_of[ordinal]];
     return limit != 0 && limit < real_total ? limit : real_total;
 }
@@ -75,8 +71,7 @@ static uint64_t limited(const struct vgpu_process *process, CUdevice ordinal, ui
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
     VGPU_BEGIN(process, real_cuDeviceTotalMem_v2(bytes, dev));
     CUresult result = real_cuDeviceTotalMem_v2(bytes, dev);
-    if (result == CUDA_SUCCESS && bytes)
-        *bytes = limited(process, dev, *bytes);
+    if (result == CUDA_SUCCESS && bytes) *bytes = limited(process, dev, *bytes);
     return result;
 }
 
@@ -96,8 +91,7 @@ static bool answer_nvml(nvmlDevice_t device, uint64_t real_total, uint64_t real_
     memset(answer, 0, sizeof *answer);
     if (process->state == VGPU_REFUSED) /* no quota, no memory */
         return true;
-    if (process->state == VGPU_NEW || real_nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
-        return false;
+    if (process->state == VGPU_NEW || real_nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS) return false;
     return answer_for(process, vgpu_devices_find(process, uuid), real_total, real_free, answer);
 }
 

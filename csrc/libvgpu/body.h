@@ -15,7 +15,6 @@
 /* For what gives back: without a process there is nothing to account for. */
 #define VGPU_BEGIN_RELEASE(process, forward)                                                                           \
     struct vgpu_process *process = vgpu_enter_quietly();                                                               \
-    if (__builtin_expect(!process || process->state != VGPU_READY, 0))                                                 \
-    return (forward)
+    if (__builtin_expect(!process || process->state != VGPU_READY, 0)) return (forward)
 
 #endif

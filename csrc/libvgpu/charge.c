@@ -23,8 +23,7 @@ static uint64_t own_total(const struct vgpu_member *member, int device) {
 static void subtract(struct vgpu_member *member, int device, enum vgpu_kind kind, uint64_t bytes) {
     uint64_t *own = own_bytes(member, device, kind);
     uint64_t *total = &member->region->devices[device].used_bytes;
-    if (bytes > *own)
-        bytes = *own;
+    if (bytes > *own) bytes = *own;
     __atomic_store_n(own, *own - bytes, __ATOMIC_RELAXED);
     VGPU_STEP("uncharge-slot");
     __atomic_store_n(total, *total > bytes ? *total - bytes : 0, __ATOMIC_RELAXED);
@@ -35,20 +34,18 @@ static void pay_debt(struct vgpu_process *process, struct vgpu_member *member) {
     for (int device = 0; device < VGPU_MAX_DEVICES; device++)
         for (int kind = 0; kind < VGPU_KINDS; kind++) {
             uint64_t bytes = __atomic_exchange_n(&process->debt_bytes[device][kind], 0, __ATOMIC_RELAXED);
-            if (bytes)
-                subtract(member, device, (enum vgpu_kind)kind, bytes);
+            if (bytes) subtract(member, device, (enum vgpu_kind)kind, bytes);
         }
 }
 
-/* The lock of the region that is current once it is ours: it may have been replaced while waiting. NULL: not to be had. */
+/* The lock of the region that is current once it is ours: it may have been replaced while waiting. NULL: not to be had.
+ */
 static inline struct vgpu_member *lock_current(struct vgpu_process *process) {
     for (;;) {
         struct vgpu_member *member = __atomic_load_n(&process->member, __ATOMIC_ACQUIRE);
-        if (vgpu_region_lock(member) != 0)
-            return NULL;
+        if (vgpu_region_lock(member) != 0) return NULL;
         if (__builtin_expect(member == process->member, 1)) {
-            if (__builtin_expect(process->in_debt, 0))
-                pay_debt(process, member);
+            if (__builtin_expect(process->in_debt, 0)) pay_debt(process, member);
             return member;
         }
         vgpu_region_unlock(member);
@@ -64,15 +61,13 @@ static void add(struct vgpu_member *member, int device, enum vgpu_kind kind, uin
     VGPU_STEP("charge-slot");
     __atomic_store_n(&card->used_bytes, used, __ATOMIC_RELAXED);
     VGPU_STEP("charge-total");
-    if (used > card->peak_used_bytes)
-        card->peak_used_bytes = used;
+    if (used > card->peak_used_bytes) card->peak_used_bytes = used;
 }
 
 static void count_refusal(struct vgpu_region_device *card, uint64_t bytes) {
     card->refusals++;
     card->refused_last_unix_ns = vgpu_clock_ns(CLOCK_REALTIME_COARSE);
-    if (bytes > card->refused_largest_bytes)
-        card->refused_largest_bytes = bytes;
+    if (bytes > card->refused_largest_bytes) card->refused_largest_bytes = bytes;
 }
 
 static uint64_t add_saturated(uint64_t a, uint64_t b) {
@@ -90,16 +85,14 @@ static bool look(struct vgpu_process *process, int device, uint64_t now_ns) {
     bool found = vgpu_region_sweep(__atomic_load_n(&process->member, __ATOMIC_ACQUIRE), device);
     uint64_t then_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
     uint64_t gap_ns = (then_ns - now_ns) * 8;
-    if (gap_ns < LEAST_GAP_NS)
-        gap_ns = LEAST_GAP_NS;
+    if (gap_ns < LEAST_GAP_NS) gap_ns = LEAST_GAP_NS;
     __atomic_store_n(&process->look_ns, found ? 0 : then_ns + gap_ns, __ATOMIC_RELAXED);
     return found;
 }
 
 static CUresult charge(struct vgpu_process *process, int device, enum vgpu_kind kind, uint64_t bytes, bool loudly) {
     bool looked = false;
-    if (__builtin_expect((unsigned)device >= VGPU_MAX_DEVICES, 0))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (__builtin_expect((unsigned)device >= VGPU_MAX_DEVICES, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
     for (;;) {
         struct vgpu_member *member = lock_current(process);
         if (!member) {
@@ -120,8 +113,7 @@ static CUresult charge(struct vgpu_process *process, int device, enum vgpu_kind 
             look(process, device, now_ns);
             continue;
         }
-        if (loudly)
-            count_refusal(card, bytes);
+        if (loudly) count_refusal(card, bytes);
         vgpu_region_unlock(member);
         if (loudly && process->stale)
             vgpu_message(VGPU_ERROR, "%s is gone: request refused", member->path);
@@ -140,18 +132,15 @@ CUresult vgpu_charge_quietly(struct vgpu_process *process, int device, enum vgpu
 }
 
 void vgpu_charge_anyway(struct vgpu_process *process, int device, enum vgpu_kind kind, uint64_t bytes) {
-    if ((unsigned)device >= VGPU_MAX_DEVICES || bytes == 0)
-        return;
+    if ((unsigned)device >= VGPU_MAX_DEVICES || bytes == 0) return;
     struct vgpu_member *member = lock_current(process);
-    if (!member)
-        return;
+    if (!member) return;
     add(member, device, kind, bytes);
     vgpu_region_unlock(member);
 }
 
 void vgpu_uncharge(struct vgpu_process *process, int device, enum vgpu_kind kind, uint64_t bytes) {
-    if ((unsigned)device >= VGPU_MAX_DEVICES || bytes == 0)
-        return;
+    if ((unsigned)device >= VGPU_MAX_DEVICES || bytes == 0) return;
     struct vgpu_member *member = lock_current(process);
     if (!member) { /* the memory is gone all the same: give it back when the lock can be had */
         __atomic_fetch_add(&process->debt_bytes[device][kind], bytes, __ATOMIC_RELAXED);
@@ -164,8 +153,7 @@ void vgpu_uncharge(struct vgpu_process *process, int device, enum vgpu_kind kind
 }
 
 CUresult vgpu_refuse(struct vgpu_process *process, int device, uint64_t bytes) {
-    if ((unsigned)device >= VGPU_MAX_DEVICES)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if ((unsigned)device >= VGPU_MAX_DEVICES) return CUDA_ERROR_OUT_OF_MEMORY;
     struct vgpu_member *member = lock_current(process);
     if (member) {
         uint64_t used = member->region->devices[device].used_bytes;
@@ -183,8 +171,7 @@ CUresult vgpu_settle(struct vgpu_process *process, int device, enum vgpu_kind ki
         vgpu_uncharge(process, device, kind, reserved_bytes - actual_bytes);
     } else if (actual_bytes > reserved_bytes) {
         result = vgpu_charge(process, device, kind, actual_bytes - reserved_bytes);
-        if (result != CUDA_SUCCESS)
-            vgpu_uncharge(process, device, kind, reserved_bytes);
+        if (result != CUDA_SUCCESS) vgpu_uncharge(process, device, kind, reserved_bytes);
     }
     return result;
 }
@@ -205,8 +192,7 @@ void vgpu_charge_follow_region(struct vgpu_process *process) {
     struct vgpu_member *old = process->member, *fresh = NULL;
     const char *why = "too many regions";
     for (int i = 0; i < 4 && !fresh; i++)
-        if (!process->members[i].region)
-            fresh = &process->members[i];
+        if (!process->members[i].region) fresh = &process->members[i];
     int error = fresh ? vgpu_region_join(fresh, old->path, old->rules, &why) : -EMFILE;
     if (error != 0) {
         if (!process->stale)
@@ -219,8 +205,7 @@ void vgpu_charge_follow_region(struct vgpu_process *process) {
         process->stale = true;
         return;
     }
-    if (process->in_debt)
-        pay_debt(process, old);
+    if (process->in_debt) pay_debt(process, old);
     if (vgpu_region_lock(fresh) == 0) {
         for (uint32_t i = 0; i < old->region->header.device_count && i < VGPU_MAX_DEVICES; i++) {
             struct vgpu_region_device *card = &fresh->region->devices[i];

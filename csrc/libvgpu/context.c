@@ -8,8 +8,7 @@
 
 bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place) {
     CUcontext handle = NULL;
-    if (real_cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
-        return false;
+    if (real_cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return false;
     return vgpu_place_from(process, handle, place);
 }
 
@@ -35,19 +34,16 @@ uint16_t vgpu_context_enter(struct vgpu_process *process, const struct vgpu_cont
             number = (uint16_t)(i + 1);
             break;
         }
-        if (!process->contexts[i].handle && !number)
-            number = (uint16_t)(i + 1);
+        if (!process->contexts[i].handle && !number) number = (uint16_t)(i + 1);
     }
-    if (!number && process->context_count < VGPU_MAX_CONTEXTS)
-        number = (uint16_t)(process->context_count + 1);
+    if (!number && process->context_count < VGPU_MAX_CONTEXTS) number = (uint16_t)(process->context_count + 1);
     if (number) {
         struct vgpu_context *place = &process->contexts[number - 1];
         CUcontext handle = context->handle;
         *place = *context;
         place->handle = NULL;
         __atomic_store_n(&place->handle, handle, __ATOMIC_RELEASE);
-        if (process->context_count < number)
-            __atomic_store_n(&process->context_count, number, __ATOMIC_RELEASE);
+        if (process->context_count < number) __atomic_store_n(&process->context_count, number, __ATOMIC_RELEASE);
     }
     vgpu_private_unlock(&process->context_lock);
     return number;
@@ -55,8 +51,7 @@ uint16_t vgpu_context_enter(struct vgpu_process *process, const struct vgpu_cont
 
 uint16_t vgpu_context_number(const struct vgpu_process *process, CUcontext handle) {
     for (uint32_t i = 0; i < process->context_count; i++)
-        if (handle && process->contexts[i].handle == handle)
-            return (uint16_t)(i + 1);
+        if (handle && process->contexts[i].handle == handle) return (uint16_t)(i + 1);
     return 0;
 }
 
@@ -87,21 +82,18 @@ static void give_back(const struct vgpu_entry *entry, void *data) {
 void vgpu_context_died(struct vgpu_process *process, uint16_t number) {
     static const enum vgpu_topic mortal[] = {VGPU_POINTERS, VGPU_ARRAYS, VGPU_MODULES, VGPU_IMPORTS};
     struct death death = {process, number};
-    if (number == 0)
-        return;
+    if (number == 0) return;
     for (size_t i = 0; i < sizeof mortal / sizeof *mortal; i++)
         vgpu_table_take_each(&process->tables[mortal[i]], dies, give_back, &death);
     vgpu_private_lock(&process->context_lock);
     struct vgpu_context gone = process->contexts[number - 1];
     __atomic_store_n(&process->contexts[number - 1].handle, NULL, __ATOMIC_RELEASE);
     vgpu_private_unlock(&process->context_lock);
-    if (gone.handle)
-        vgpu_uncharge(process, gone.device, VGPU_KIND_CONTEXT, gone.bytes);
+    if (gone.handle) vgpu_uncharge(process, gone.device, VGPU_KIND_CONTEXT, gone.bytes);
 }
 
 void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes) {
-    if (number == 0)
-        return;
+    if (number == 0) return;
     vgpu_private_lock(&process->context_lock);
     process->contexts[number - 1].bytes += (uint64_t)bytes;
     vgpu_private_unlock(&process->context_lock);

@@ -13,15 +13,14 @@ static bool processes(nvmlDevice_t device, struct vgpu_measure *measure) {
     nvmlProcessInfo_t infos[VGPU_MAX_NVML_PROCESSES];
     unsigned int count = VGPU_MAX_NVML_PROCESSES;
     nvmlReturn_t result = real_nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos);
-    if (result == NVML_ERROR_FUNCTION_NOT_FOUND) { /* a driver before 510: one struct less, the fields that matter same */
+    if (result ==
+        NVML_ERROR_FUNCTION_NOT_FOUND) { /* a driver before 510: one struct less, the fields that matter same */
         count = VGPU_MAX_NVML_PROCESSES;
         result = real_nvmlDeviceGetComputeRunningProcesses_v2(device, &count, infos);
     }
-    if (result != NVML_SUCCESS)
-        return false;
+    if (result != NVML_SUCCESS) return false;
     for (unsigned int i = 0; i < count && i < VGPU_MAX_NVML_PROCESSES; i++) {
-        if (infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
-            return false;
+        if (infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE) return false;
         measure->processes[i].pid = infos[i].pid;
         measure->processes[i].bytes = infos[i].usedGpuMemory;
     }
@@ -64,8 +63,7 @@ static uint32_t host_pid(struct vgpu_process *process, const struct vgpu_measure
                          const struct vgpu_measure *after) {
     struct stat status;
     bool there;
-    if (process->host_pid)
-        return process->host_pid;
+    if (process->host_pid) return process->host_pid;
     if (stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == FIRST_PID_NAMESPACE) {
         process->host_pid = (uint32_t)getpid();
         return process->host_pid;
@@ -78,8 +76,7 @@ static uint32_t host_pid(struct vgpu_process *process, const struct vgpu_measure
             found++;
         }
     }
-    if (found == 1)
-        process->host_pid = fresh;
+    if (found == 1) process->host_pid = fresh;
     return process->host_pid;
 }
 
@@ -95,13 +92,11 @@ static bool change(struct vgpu_process *process, const struct vgpu_measure *befo
         uint32_t pid = host_pid(process, before, &after);
         uint64_t now_bytes = figure(&after, pid, &found), then_bytes = figure(before, pid, &was_there);
         *bytes = (int64_t)(now_bytes - then_bytes) - asked_bytes;
-        if (pid && (found || was_there) && *bytes >= least && *bytes <= most)
-            return true;
+        if (pid && (found || was_there) && *bytes >= least && *bytes <= most) return true;
     }
     if (after.has_free && before->has_free) {
         *bytes = (int64_t)(before->free_bytes - after.free_bytes) - asked_bytes;
-        if (*bytes >= least && *bytes <= most)
-            return true;
+        if (*bytes >= least && *bytes <= most) return true;
     }
     return false;
 }

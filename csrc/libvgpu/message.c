@@ -10,7 +10,7 @@
 #include "clock.h"
 
 #define BURST_LINES 8
-#define SECOND_NS UINT64_C(1000000000)
+#define SECOND_NS   UINT64_C(1000000000)
 
 static uint32_t lines_left = BURST_LINES;
 static uint64_t refilled_ns;
@@ -26,10 +26,8 @@ static bool may_write(void) {
         __atomic_store_n(&refilled_ns, now_ns, __ATOMIC_RELAXED);
         __atomic_store_n(&lines_left, left, __ATOMIC_RELAXED);
     }
-    if (left == 0)
-        return false;
-    if (left == BURST_LINES)
-        __atomic_store_n(&refilled_ns, now_ns, __ATOMIC_RELAXED);
+    if (left == 0) return false;
+    if (left == BURST_LINES) __atomic_store_n(&refilled_ns, now_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&lines_left, left - 1, __ATOMIC_RELAXED);
     return true;
 }
@@ -44,10 +42,8 @@ static void write_line(const char *line, int length, size_t room) {
     size_t bytes = length < 0 ? 0 : (size_t)length < room ? (size_t)length : room - 1;
     while (bytes > 0) {
         ssize_t written = write(STDERR_FILENO, line, bytes);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written <= 0)
-            return;
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return;
         line += written;
         bytes -= (size_t)written;
     }

@@ -23,8 +23,7 @@ struct vgpu_process *vgpu_process_page;
 
 static struct vgpu_process *page(void) {
     struct vgpu_process *process = __atomic_load_n(&vgpu_process_page, __ATOMIC_ACQUIRE);
-    if (process)
-        return process;
+    if (process) return process;
     void *memory =
         mmap(NULL, sizeof *process, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -54,8 +53,7 @@ static int path_by_hand(char *path, size_t room, struct vgpu_region_rules *rules
     char directory[64];
     snprintf(directory, sizeof directory, "/tmp/vgpu-%u", (unsigned)geteuid());
     *why = "can't use the directory /tmp/vgpu-<uid>";
-    if (mkdir(directory, 0700) != 0 && errno != EEXIST)
-        return -errno;
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST) return -errno;
     *why = "/tmp/vgpu-<uid> isn't a directory that belongs to this user alone";
     if (lstat(directory, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
         (status.st_mode & 077) != 0)
@@ -69,8 +67,7 @@ static void read_quota(struct vgpu_process *process) {
     for (int attempt = 0; attempt < 10; attempt++) { /* a projected volume is switched as a whole, between two reads */
         process->quota_signature = vgpu_quota_signature();
         vgpu_quota_read(&process->texts);
-        if (process->quota_signature == vgpu_quota_signature())
-            return;
+        if (process->quota_signature == vgpu_quota_signature()) return;
     }
 }
 
@@ -97,8 +94,7 @@ static void join(struct vgpu_process *process) {
         rules.must_be_mount = true;
     else
         error = path_by_hand(path, sizeof path, &rules, &why);
-    if (error == 0)
-        error = vgpu_region_join(member, path, rules, &why);
+    if (error == 0) error = vgpu_region_join(member, path, rules, &why);
     if (error != 0 && process->texts.injected) {
         char reason[300];
         snprintf(reason, sizeof reason, "%s (%s)", why, strerror(-error));
@@ -130,8 +126,7 @@ static void join_with_cuda(struct vgpu_process *process) {
         refuse(process, "", "more devices than the region has places for");
         return;
     }
-    if (result != CUDA_SUCCESS)
-        return;
+    if (result != CUDA_SUCCESS) return;
     const char *why = vgpu_devices_decide(process);
     if (why)
         refuse(process, "", why);
@@ -142,8 +137,7 @@ static void join_with_cuda(struct vgpu_process *process) {
 /* Only for kernels that can't wipe memory for a forked child: it still sees its parent's state here. */
 static void forget_parent(struct vgpu_process *process) {
     int pid = getpid();
-    if (!process->old_kernel || process->pid == pid)
-        return;
+    if (!process->old_kernel || process->pid == pid) return;
     memset(process, 0, sizeof *process);
     process->old_kernel = true;
     process->pid = pid;
@@ -154,16 +148,12 @@ struct vgpu_process *vgpu_process_attach(bool with_cuda) {
     struct vgpu_process *process = page();
     forget_parent(process);
     uint32_t state = __atomic_load_n(&process->state, __ATOMIC_ACQUIRE);
-    if (state == VGPU_REFUSED || state == VGPU_READY || (state == VGPU_JOINED && !with_cuda))
-        return process;
+    if (state == VGPU_REFUSED || state == VGPU_READY || (state == VGPU_JOINED && !with_cuda)) return process;
     /* Before cuInit, and in a forked child, the driver refuses by itself: no slot is taken for those. */
-    if (with_cuda && real_cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        return process;
+    if (with_cuda && real_cuDeviceGetCount(&count) != CUDA_SUCCESS) return process;
     vgpu_private_lock(&process->attach_lock);
-    if (process->state == VGPU_NEW)
-        join(process);
-    if (with_cuda && process->state == VGPU_JOINED)
-        join_with_cuda(process);
+    if (process->state == VGPU_NEW) join(process);
+    if (with_cuda && process->state == VGPU_JOINED) join_with_cuda(process);
     vgpu_private_unlock(&process->attach_lock);
     errno = kept_errno;
     return process;
@@ -181,8 +171,7 @@ void vgpu_process_retry(struct vgpu_process *process) {
 }
 
 static void follow_quota(struct vgpu_process *process) {
-    if (vgpu_quota_signature() == process->quota_signature)
-        return;
+    if (vgpu_quota_signature() == process->quota_signature) return;
     read_quota(process);
     const char *why = vgpu_devices_decide(process);
     if (why) /* what was believed stays: a process that was granted its share keeps it, a new one is refused */
@@ -197,10 +186,8 @@ void vgpu_process_tick(struct vgpu_process *process) {
                                      __ATOMIC_RELAXED))
         return;
     vgpu_private_lock(&process->attach_lock);
-    if (process->stale || !vgpu_region_is_current(process->member))
-        vgpu_charge_follow_region(process);
-    if (process->texts.injected)
-        follow_quota(process);
+    if (process->stale || !vgpu_region_is_current(process->member)) vgpu_charge_follow_region(process);
+    if (process->texts.injected) follow_quota(process);
     for (int device = 0; device < VGPU_MAX_DEVICES; device++)
         vgpu_used(process, device); /* takes back what the dead hold, for those who only look */
     vgpu_private_unlock(&process->attach_lock);

@@ -22,38 +22,38 @@
 #include "table.h"
 
 #define VGPU_MAX_CONTEXTS 255
-#define VGPU_NO_DEVICE 0xff
+#define VGPU_NO_DEVICE    0xff
 
 enum vgpu_state { VGPU_NEW = 0, VGPU_JOINED, VGPU_READY, VGPU_REFUSED };
 
 /* Topics that keep a table; each is one namespace of keys. */
 enum vgpu_topic {
-    VGPU_POINTERS,  /* what cuMemAlloc and its like returned */
-    VGPU_BLOCKS,    /* 2 MiB blocks that small requests share */
-    VGPU_ARRAYS,    /* arrays and mipmapped arrays */
-    VGPU_HANDLES,   /* VMM allocations */
-    VGPU_MAPPINGS,  /* address of a mapping -> VMM allocation */
-    VGPU_POOLS,     /* memory pools: what each has reserved */
-    VGPU_POOLED,    /* what was allocated from pools */
-    VGPU_GRAPHS,    /* executable graphs that allocate */
-    VGPU_MODULES,   /* modules and libraries */
-    VGPU_IMPORTS,   /* memory of other processes */
+    VGPU_POINTERS, /* what cuMemAlloc and its like returned */
+    VGPU_BLOCKS,   /* 2 MiB blocks that small requests share */
+    VGPU_ARRAYS,   /* arrays and mipmapped arrays */
+    VGPU_HANDLES,  /* VMM allocations */
+    VGPU_MAPPINGS, /* address of a mapping -> VMM allocation */
+    VGPU_POOLS,    /* memory pools: what each has reserved */
+    VGPU_POOLED,   /* what was allocated from pools */
+    VGPU_GRAPHS,   /* executable graphs that allocate */
+    VGPU_MODULES,  /* modules and libraries */
+    VGPU_IMPORTS,  /* memory of other processes */
     VGPU_TOPICS,
 };
 
 struct vgpu_context {
-    CUcontext handle;    /* NULL: this place is free */
-    CUgreenCtx green;    /* the green context that it was made from */
-    uint64_t bytes;      /* charged for the context itself and its limits, under VGPU_KIND_CONTEXT */
-    uint8_t device;      /* index in the region */
+    CUcontext handle; /* NULL: this place is free */
+    CUgreenCtx green; /* the green context that it was made from */
+    uint64_t bytes;   /* charged for the context itself and its limits, under VGPU_KIND_CONTEXT */
+    uint8_t device;   /* index in the region */
     bool primary;
-    uint32_t attached;   /* cuCtxAttach calls not yet detached */
+    uint32_t attached; /* cuCtxAttach calls not yet detached */
 };
 
 struct vgpu_process {
     uint32_t state; /* enum vgpu_state */
     uint32_t attach_lock;
-    uint64_t tick_ns; /* when to look again at the region's file and at /etc/vgpu */
+    uint64_t tick_ns;           /* when to look again at the region's file and at /etc/vgpu */
     struct vgpu_member *member; /* replaced when the region was; old ones stay mapped */
     bool stale;                 /* the region is gone and there is no new one: nothing is granted */
     bool old_kernel;            /* no MADV_WIPEONFORK: compare pids */
@@ -64,7 +64,7 @@ struct vgpu_process {
     uint64_t limit_bytes[VGPU_MAX_DEVICES];
     uint64_t debt_bytes[VGPU_MAX_DEVICES][VGPU_KINDS]; /* to be given back when the lock can be had again */
     int cuda_devices;
-    uint8_t index_of[VGPU_MAX_DEVICES]; /* CUDA ordinal -> index in the region */
+    uint8_t index_of[VGPU_MAX_DEVICES];          /* CUDA ordinal -> index in the region */
     uint64_t cuda_total_bytes[VGPU_MAX_DEVICES]; /* by index; 0: not known */
     uint64_t nvml_total_bytes[VGPU_MAX_DEVICES];
     uint64_t context_estimate_bytes[VGPU_MAX_DEVICES];
@@ -72,15 +72,15 @@ struct vgpu_process {
     uint32_t pool_lock;
     uint32_t vmm_lock;
     uint32_t context_lock;
-    uint32_t birth_lock; /* held while a context is made or taken down */
-    uint32_t context_count; /* places 0 .. context_count - 1 may be in use */
+    uint32_t birth_lock;                         /* held while a context is made or taken down */
+    uint32_t context_count;                      /* places 0 .. context_count - 1 may be in use */
     uint64_t small_free_bytes[VGPU_MAX_DEVICES]; /* in blocks that small requests share */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
     struct vgpu_member members[4];
     struct vgpu_quota_texts texts;
     uint32_t host_pid; /* by which NVML knows this process; 0: not found out yet */
-    char why[200]; /* what makes a quota unusable */
+    char why[200];     /* what makes a quota unusable */
 };
 
 extern struct vgpu_process *vgpu_process_page;
@@ -92,8 +92,7 @@ void vgpu_process_tick(struct vgpu_process *process);
 /* Attaches if need be. Never NULL: look at the state. `with_cuda` false: NVML alone is enough. */
 static inline struct vgpu_process *vgpu_enter_as(bool with_cuda) {
     struct vgpu_process *process = __atomic_load_n(&vgpu_process_page, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(!process || process->old_kernel, 0))
-        return vgpu_process_attach(with_cuda);
+    if (__builtin_expect(!process || process->old_kernel, 0)) return vgpu_process_attach(with_cuda);
     uint32_t state = __atomic_load_n(&process->state, __ATOMIC_ACQUIRE);
     if (__builtin_expect(state != VGPU_READY && (with_cuda || state != VGPU_JOINED), 0))
         return vgpu_process_attach(with_cuda);
@@ -109,8 +108,7 @@ static inline struct vgpu_process *vgpu_enter(void) {
 /* For calls that only give back or count: no look at the clock. NULL if there is nothing to give back to. */
 static inline struct vgpu_process *vgpu_enter_quietly(void) {
     struct vgpu_process *process = __atomic_load_n(&vgpu_process_page, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(!process || process->old_kernel, 0))
-        return process ? vgpu_process_attach(true) : NULL;
+    if (__builtin_expect(!process || process->old_kernel, 0)) return process ? vgpu_process_attach(true) : NULL;
     return __builtin_expect(process->state == VGPU_READY, 1) ? process : NULL;
 }
 

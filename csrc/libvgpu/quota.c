@@ -28,10 +28,8 @@ static const char *skip_blanks(const char *text) {
 int vgpu_quota_parse(const char *text, uint64_t *bytes) {
     uint64_t value = 0, unit = 1;
     text = skip_blanks(text);
-    if (*text == '\0')
-        return -ENODATA;
-    if (!is_digit(*text))
-        return -EINVAL;
+    if (*text == '\0') return -ENODATA;
+    if (!is_digit(*text)) return -EINVAL;
     for (; is_digit(*text); text++)
         if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, (uint64_t)(*text - '0'), &value))
             return -EINVAL;
@@ -64,23 +62,20 @@ int vgpu_quota_parse_fraction(const char *text, uint64_t total_bytes, uint64_t *
     uint64_t digits = 0, scale = 1;
     bool any = false, point = false;
     text = skip_blanks(text);
-    if (*text == '\0')
-        return -ENODATA;
+    if (*text == '\0') return -ENODATA;
     for (; is_digit(*text) || (*text == '.' && !point); text++) {
         if (*text == '.') {
             point = true;
             continue;
         }
         any = true;
-        if (!point && *text != '0')
-            return -EINVAL; /* 1 or more */
+        if (!point && *text != '0') return -EINVAL; /* 1 or more */
         if (point && scale < UINT64_C(1000000000000000000)) {
             digits = digits * 10 + (uint64_t)(*text - '0');
             scale *= 10;
         }
     }
-    if (!any || *skip_blanks(text) != '\0' || digits == 0)
-        return -EINVAL;
+    if (!any || *skip_blanks(text) != '\0' || digits == 0) return -EINVAL;
     *bytes = (uint64_t)((unsigned __int128)total_bytes * digits / scale);
     return *bytes ? 0 : -EINVAL;
 }
@@ -98,12 +93,10 @@ static int annotation(const struct vgpu_quota_texts *texts, uint64_t card_bytes,
         *source = VGPU_SOURCE_MEMORY;
         return *skip_blanks(end) == '\0' ? 0 : -EINVAL; /* MiB, so no unit of its own */
     }
-    if (error != -ENODATA)
-        return -EINVAL;
+    if (error != -ENODATA) return -EINVAL;
     *culprit = "/etc/vgpu/" VGPU_QUOTA_FRACTION_FILE;
     *source = VGPU_SOURCE_FRACTION;
-    return texts->fraction.unreadable ? -EINVAL
-                                      : vgpu_quota_parse_fraction(texts->fraction.text, card_bytes, bytes);
+    return texts->fraction.unreadable ? -EINVAL : vgpu_quota_parse_fraction(texts->fraction.text, card_bytes, bytes);
 }
 
 static void refuse(struct vgpu_quota *quota, const char *culprit, const struct vgpu_text *text, const char *problem) {
@@ -147,8 +140,7 @@ static void decide_injected(struct vgpu_quota *quota, const struct vgpu_quota_te
             return;
         }
     }
-    if (kai == 0)
-        quota->unbelieved_bytes = kai_bytes;
+    if (kai == 0) quota->unbelieved_bytes = kai_bytes;
     if (noted == 0) {
         quota->limit_bytes = *annotation_bytes;
         quota->source = source;
@@ -167,8 +159,7 @@ struct vgpu_quota vgpu_quota_decide(const struct vgpu_quota_texts *texts, int in
     quota.source = VGPU_SOURCE_UNLIMITED;
     if (texts->injected) {
         decide_injected(&quota, texts, card_bytes, &annotation_bytes);
-        if (quota.source == VGPU_SOURCE_UNUSABLE)
-            return quota;
+        if (quota.source == VGPU_SOURCE_UNUSABLE) return quota;
     }
     int asked = environment->unreadable ? -EINVAL : vgpu_quota_parse(environment->text, &asked_bytes);
     if (asked == -EINVAL) {
@@ -181,8 +172,7 @@ struct vgpu_quota vgpu_quota_decide(const struct vgpu_quota_texts *texts, int in
         quota.limit_bytes = asked_bytes;
         quota.source = VGPU_SOURCE_ENV;
     }
-    if (quota.limit_bytes != VGPU_UNLIMITED && quota.limit_bytes > physical_bytes)
-        quota.limit_bytes = physical_bytes;
+    if (quota.limit_bytes != VGPU_UNLIMITED && quota.limit_bytes > physical_bytes) quota.limit_bytes = physical_bytes;
     return quota;
 }
 
@@ -197,8 +187,7 @@ static void read_file(const char *path, struct vgpu_text *text) {
     close(fd);
     text->present = true;
     text->unreadable = length < 0 || length == (ssize_t)sizeof text->text;
-    if (!text->unreadable)
-        text->unreadable = memchr(text->text, '\0', (size_t)length) != NULL;
+    if (!text->unreadable) text->unreadable = memchr(text->text, '\0', (size_t)length) != NULL;
     text->text[text->unreadable ? 0 : length] = '\0';
 }
 
@@ -217,13 +206,11 @@ void vgpu_quota_read_environment(struct vgpu_quota_texts *texts) {
         char name[40];
         snprintf(name, sizeof name, "CUDA_DEVICE_MEMORY_LIMIT_%d", index);
         const char *value = getenv(name);
-        if (!value || *skip_blanks(value) == '\0')
-            value = getenv("CUDA_DEVICE_MEMORY_LIMIT");
+        if (!value || *skip_blanks(value) == '\0') value = getenv("CUDA_DEVICE_MEMORY_LIMIT");
         memset(text, 0, sizeof *text);
         text->present = value != NULL;
         text->unreadable = value && strlen(value) >= sizeof text->text;
-        if (value && !text->unreadable)
-            memcpy(text->text, value, strlen(value) + 1);
+        if (value && !text->unreadable) memcpy(text->text, value, strlen(value) + 1);
     }
 }
 
@@ -240,7 +227,8 @@ uint64_t vgpu_quota_signature(void) {
         uint64_t file = 0;
         if (stat(paths[i], &status) == 0)
             file = (uint64_t)status.st_ino ^ (uint64_t)status.st_mtim.tv_sec << 20 ^
-                   (uint64_t)status.st_mtim.tv_nsec << 3 ^ (uint64_t)status.st_size << 50 ^ (uint64_t)status.st_dev << 32;
+                   (uint64_t)status.st_mtim.tv_nsec << 3 ^ (uint64_t)status.st_size << 50 ^
+                   (uint64_t)status.st_dev << 32;
         signature = (signature ^ file ^ i) * UINT64_C(0x9E3779B97F4A7C15);
     }
     return signature;

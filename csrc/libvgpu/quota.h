@@ -9,8 +9,8 @@
 
 #include "vgpu/region.h"
 
-#define VGPU_MIB UINT64_C(1048576)
-#define VGPU_UNLIMITED UINT64_MAX
+#define VGPU_MIB              UINT64_C(1048576)
+#define VGPU_UNLIMITED        UINT64_MAX
 #define VGPU_QUOTA_TEXT_BYTES 64
 
 /* A text as it was found. */

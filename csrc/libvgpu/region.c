@@ -45,8 +45,7 @@ bool vgpu_path_is_mount(const char *path) {
     char parent[VGPU_PATH_BYTES + 4];
     struct stat here, above;
     size_t length = strlen(path);
-    if (length + 4 > sizeof parent)
-        return false;
+    if (length + 4 > sizeof parent) return false;
     memcpy(parent, path, length);
     memcpy(parent + length, "/..", 4);
     return stat(path, &here) == 0 && stat(parent, &above) == 0 && here.st_dev != above.st_dev;
@@ -78,8 +77,7 @@ static int check_file(int fd, struct vgpu_region_rules rules, struct stat *statu
 
 static int check_header(const struct vgpu_region_header *header, const char **why) {
     *why = "the region's file isn't a region";
-    if (header->magic != VGPU_REGION_MAGIC || !header->ready)
-        return -EPROTO;
+    if (header->magic != VGPU_REGION_MAGIC || !header->ready) return -EPROTO;
     *why = "the region's file is of another abi than this library";
     if (header->abi != VGPU_ABI || header->header_bytes != sizeof(struct vgpu_region_header) ||
         header->device_bytes != sizeof(struct vgpu_region_device) ||
@@ -104,8 +102,8 @@ static void fill_header(struct vgpu_region_header *header) {
 }
 
 /* Makes the whole file under a name of its own, then links it to its place: no other process ever sees half a region,
- * and a creator that is killed leaves nothing that blocks the next. Its blocks are reserved now: on a full tmpfs a later
- * store would be SIGBUS. Call with the directory locked. */
+ * and a creator that is killed leaves nothing that blocks the next. Its blocks are reserved now: on a full tmpfs a
+ * later store would be SIGBUS. Call with the directory locked. */
 static int create_file(const char *path, const char **why) {
     char fresh[VGPU_PATH_BYTES + 8];
     memcpy(fresh, path, strlen(path));
@@ -167,8 +165,7 @@ static int open_or_create(const char *path, const char *directory, const char **
     fd = open_existing(path);
     if (fd == -ENOENT) {
         int error = create_file(path, why);
-        if (error == 0)
-            *why = "can't open the region's file";
+        if (error == 0) *why = "can't open the region's file";
         fd = error ? error : open_existing(path);
     }
     close(directory_fd);
@@ -185,10 +182,8 @@ static int map_file(struct vgpu_member *member, int fd, const char **why) {
     madvise(memory, VGPU_REGION_BYTES, MADV_DONTFORK);
     member->region = memory;
     int error = check_header(&member->region->header, why);
-    if (error == 0)
-        error = vgpu_slot_claim(member, fd, why);
-    if (error != 0)
-        vgpu_region_leave(member);
+    if (error == 0) error = vgpu_slot_claim(member, fd, why);
+    if (error != 0) vgpu_region_leave(member);
     return error;
 }
 
@@ -210,8 +205,7 @@ int vgpu_region_join(struct vgpu_member *member, const char *path, struct vgpu_r
         return -EPERM;
     }
     int fd = open_or_create(path, directory, why);
-    if (fd < 0)
-        return fd;
+    if (fd < 0) return fd;
     struct stat status;
     int error = check_file(fd, rules, &status, why);
     member->shared = true;
@@ -227,8 +221,7 @@ int vgpu_region_join(struct vgpu_member *member, const char *path, struct vgpu_r
 int vgpu_region_join_private(struct vgpu_member *member) {
     memset(member, 0, sizeof *member);
     void *memory = mmap(NULL, VGPU_REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return -ENOMEM;
+    if (memory == MAP_FAILED) return -ENOMEM;
     madvise(memory, VGPU_REGION_BYTES, MADV_DONTFORK);
     member->region = memory;
     fill_header(&member->region->header);
@@ -237,15 +230,13 @@ int vgpu_region_join_private(struct vgpu_member *member) {
 }
 
 void vgpu_region_leave(struct vgpu_member *member) {
-    if (member->region)
-        munmap(member->region, VGPU_REGION_BYTES);
+    if (member->region) munmap(member->region, VGPU_REGION_BYTES);
     member->region = NULL;
 }
 
 bool vgpu_region_is_current(const struct vgpu_member *member) {
     struct stat status;
-    if (!member->shared)
-        return true;
+    if (!member->shared) return true;
     return lstat(member->path, &status) == 0 && status.st_dev == member->device && status.st_ino == member->inode &&
            (uint64_t)status.st_size == VGPU_REGION_BYTES;
 }

@@ -17,10 +17,10 @@
 #define F_OFD_SETLK 37
 #endif
 
-#define GIVE_UP_NS UINT64_C(100000000)
+#define GIVE_UP_NS     UINT64_C(100000000)
 #define FIRST_JUDGE_NS UINT64_C(200000)
-#define NEXT_JUDGE_NS UINT64_C(2000000)
-#define SPINS 200
+#define NEXT_JUDGE_NS  UINT64_C(2000000)
+#define SPINS          200
 
 static struct flock slot_byte(uint32_t slot) {
     struct flock lock;
@@ -35,12 +35,10 @@ static struct flock slot_byte(uint32_t slot) {
 /* The same file, opened anew: an open file description sees only others' locks. -1 if it can't be had (chroot, file
  * removed, no descriptors left): then nothing can be said about anybody, and everything stays charged. */
 static int open_to_judge(const struct vgpu_member *member) {
-    if (!member->shared)
-        return -1;
+    if (!member->shared) return -1;
     int fd = open(member->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
-    if (fd >= 0 &&
-        (fstat(fd, &status) != 0 || status.st_dev != member->device || status.st_ino != member->inode)) {
+    if (fd >= 0 && (fstat(fd, &status) != 0 || status.st_dev != member->device || status.st_ino != member->inode)) {
         close(fd);
         return -1;
     }
@@ -54,16 +52,13 @@ static bool slot_is_unlocked(int fd, uint32_t slot) {
 
 bool vgpu_slot_owner_is_dead(const struct vgpu_member *member, uint64_t token) {
     uint32_t slot = (uint32_t)token - 1;
-    if (!member->shared || slot == member->slot)
-        return false;
-    if (slot >= VGPU_MAX_SLOTS)
-        return true; /* no token at all: somebody scribbled */
+    if (!member->shared || slot == member->slot) return false;
+    if (slot >= VGPU_MAX_SLOTS) return true; /* no token at all: somebody scribbled */
     /* The successor bumps the generation after he got the slot's lock, so another generation means a dead owner. */
     if (__atomic_load_n(&member->region->slots[slot].generation, __ATOMIC_ACQUIRE) != (uint32_t)(token >> 32))
         return true;
     int fd = open_to_judge(member);
-    if (fd < 0)
-        return false;
+    if (fd < 0) return false;
     bool dead = slot_is_unlocked(fd, slot);
     close(fd);
     return dead;
@@ -73,8 +68,7 @@ void vgpu_region_recompute(struct vgpu_region *region) {
     uint64_t sums[VGPU_MAX_DEVICES] = {0};
     for (uint32_t i = 0; i < VGPU_MAX_SLOTS; i++) {
         const struct vgpu_region_slot *slot = &region->slots[i];
-        if (!slot->state)
-            continue;
+        if (!slot->state) continue;
         for (int device = 0; device < VGPU_MAX_DEVICES; device++)
             for (int kind = 0; kind < VGPU_KINDS; kind++)
                 sums[device] += slot->used_bytes[device][kind];
@@ -92,8 +86,7 @@ static void empty_slot(struct vgpu_region_slot *slot) {
 static bool slot_holds(const struct vgpu_region_slot *slot, int device) {
     for (int i = device < 0 ? 0 : device; i < (device < 0 ? VGPU_MAX_DEVICES : device + 1); i++)
         for (int kind = 0; kind < VGPU_KINDS; kind++)
-            if (__atomic_load_n(&slot->used_bytes[i][kind], __ATOMIC_RELAXED))
-                return true;
+            if (__atomic_load_n(&slot->used_bytes[i][kind], __ATOMIC_RELAXED)) return true;
     return false;
 }
 
@@ -102,23 +95,19 @@ bool vgpu_region_sweep(struct vgpu_member *member, int device) {
     struct vgpu_region *region = member->region;
     uint32_t dead[64], generations[64], found = 0;
     int fd = open_to_judge(member);
-    if (fd < 0)
-        return false;
+    if (fd < 0) return false;
     for (uint32_t i = 0; i < VGPU_MAX_SLOTS && found < 64; i++) {
         struct vgpu_region_slot *slot = &region->slots[i];
         uint32_t generation = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
-        if (i == member->slot || !slot->state || !slot_holds(slot, device) || !slot_is_unlocked(fd, i))
-            continue;
+        if (i == member->slot || !slot->state || !slot_holds(slot, device) || !slot_is_unlocked(fd, i)) continue;
         dead[found] = i;
         generations[found++] = generation;
     }
     close(fd);
     VGPU_STEP("sweep-judged");
-    if (found == 0 || vgpu_region_lock(member) != 0)
-        return false;
+    if (found == 0 || vgpu_region_lock(member) != 0) return false;
     for (uint32_t i = 0; i < found; i++)
-        if (region->slots[dead[i]].generation == generations[i])
-            empty_slot(&region->slots[dead[i]]);
+        if (region->slots[dead[i]].generation == generations[i]) empty_slot(&region->slots[dead[i]]);
     VGPU_STEP("sweep-emptied");
     vgpu_region_recompute(region);
     region->header.changes++;
@@ -147,8 +136,7 @@ int vgpu_region_lock_wait(struct vgpu_member *member) {
             pause_cpu();
             continue;
         }
-        if (owner == 0)
-            continue;
+        if (owner == 0) continue;
         uint64_t now_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
         if (owner != seen) { /* another owner than before: there is progress */
             seen = owner;
@@ -165,8 +153,7 @@ int vgpu_region_lock_wait(struct vgpu_member *member) {
                 return 0;
             }
         }
-        if (now_ns - since_ns > GIVE_UP_NS)
-            return -EBUSY;
+        if (now_ns - since_ns > GIVE_UP_NS) return -EBUSY;
         if (round < SPINS + 20) {
             sched_yield();
         } else {
@@ -180,12 +167,10 @@ int vgpu_region_lock_wait(struct vgpu_member *member) {
 static uint64_t own_start_time(void) {
     char text[1024];
     int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
+    if (fd < 0) return 0;
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
-    if (length <= 0)
-        return 0;
+    if (length <= 0) return 0;
     text[length] = '\0';
     char *field = strrchr(text, ')');
     for (int number = 2; field && number < 22; number++)
@@ -198,11 +183,11 @@ static uint64_t own_pid_namespace(void) {
     return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
-/* The slot's lock first: it makes the slot ours among the living and so gives the token that the region's lock needs. */
+/* The slot's lock first: it makes the slot ours among the living and so gives the token that the region's lock needs.
+ */
 static bool take_slot_lock(struct vgpu_member *member, int fd, uint32_t index) {
     struct flock lock = slot_byte(index);
-    if (member->shared && fcntl(fd, F_OFD_SETLK, &lock) != 0)
-        return false;
+    if (member->shared && fcntl(fd, F_OFD_SETLK, &lock) != 0) return false;
     struct vgpu_region_slot *slot = &member->region->slots[index];
     VGPU_STEP("claim-locked");
     uint32_t generation = slot->generation + 1;

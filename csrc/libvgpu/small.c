@@ -26,8 +26,7 @@ static CUresult account(struct vgpu_process *process, const struct vgpu_place *p
     struct vgpu_table *blocks = &process->tables[VGPU_BLOCKS];
     int64_t references = vgpu_table_refer(blocks, block_of(pointer), 1, &block, NULL);
     if (references < 0) {
-        if (charged)
-            vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
+        if (charged) vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (references == 1 && !charged) {
@@ -56,13 +55,11 @@ CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_pla
     vgpu_private_lock(&process->small_lock);
     /* Only a guess at whether a new block is needed; what the driver did is looked at afterwards. */
     bool charged = __atomic_load_n(&process->small_free_bytes[place->device], __ATOMIC_RELAXED) < grains(bytes);
-    if (charged)
-        result = vgpu_charge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
+    if (charged) result = vgpu_charge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
     if (result == CUDA_SUCCESS) {
         result = allocate(data, &pointer);
         if (result != CUDA_SUCCESS) {
-            if (charged)
-                vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
+            if (charged) vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
         } else {
             result = account(process, place, bytes, pointer, charged);
             if (result == CUDA_SUCCESS)
@@ -78,10 +75,8 @@ CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_pla
 void vgpu_small_freed(struct vgpu_process *process, const struct vgpu_entry *entry) {
     struct vgpu_entry last;
     int64_t references = vgpu_table_refer(&process->tables[VGPU_BLOCKS], block_of(entry->key), -1, NULL, &last);
-    if (references < 0)
-        return;
-    if (references == 0)
-        vgpu_uncharge(process, entry->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
+    if (references < 0) return;
+    if (references == 0) vgpu_uncharge(process, entry->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
     __atomic_sub_fetch(&process->small_free_bytes[entry->device],
                        references == 0 ? VGPU_BLOCK_BYTES - grains(entry->data) : -grains(entry->data),
                        __ATOMIC_RELAXED);

@@ -3,18 +3,15 @@
 
 /* Quota and region first: without them the driver isn't started at all. */
 CUresult cuInit(unsigned int Flags) {
-    if (!vgpu_has(VGPU_FN_cuInit))
-        return real_cuInit(Flags);
+    if (!vgpu_has(VGPU_FN_cuInit)) return real_cuInit(Flags);
     struct vgpu_process *process = vgpu_enter_as(false);
     if (process->state == VGPU_REFUSED) {
         vgpu_process_retry(process);
         process = vgpu_enter_as(false);
     }
-    if (process->state == VGPU_REFUSED)
-        return CUDA_ERROR_NOT_PERMITTED;
+    if (process->state == VGPU_REFUSED) return CUDA_ERROR_NOT_PERMITTED;
     CUresult result = real_cuInit(Flags);
-    if (result == CUDA_SUCCESS && vgpu_enter()->state == VGPU_REFUSED)
-        return CUDA_ERROR_NOT_PERMITTED;
+    if (result == CUDA_SUCCESS && vgpu_enter()->state == VGPU_REFUSED) return CUDA_ERROR_NOT_PERMITTED;
     return result;
 }
 
@@ -22,18 +19,15 @@ CUresult cuInit(unsigned int Flags) {
  * addition on every launch would be. */
 static inline void count_launch(void) {
     struct vgpu_process *process = vgpu_enter_quietly();
-    if (__builtin_expect(!process, 0))
-        return;
+    if (__builtin_expect(!process, 0)) return;
     const struct vgpu_member *member = process->member;
     int device = process->index_of[0];
     if (__builtin_expect(process->cuda_devices != 1, 0)) {
         struct vgpu_place place;
-        if (!vgpu_place_current(process, &place))
-            return;
+        if (!vgpu_place_current(process, &place)) return;
         device = place.device;
     }
-    if (__builtin_expect((unsigned)device >= VGPU_MAX_DEVICES, 0))
-        return;
+    if (__builtin_expect((unsigned)device >= VGPU_MAX_DEVICES, 0)) return;
     uint64_t *launches = &member->region->slots[member->slot].launches[device];
     __atomic_store_n(launches, __atomic_load_n(launches, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }

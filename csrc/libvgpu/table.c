@@ -46,14 +46,11 @@ static int grow(struct vgpu_table *table) {
     bigger.shift = 64 - (uint32_t)__builtin_ctzll(bigger.capacity);
     bigger.entries = mmap(NULL, bigger.capacity * sizeof *bigger.entries, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (bigger.entries == MAP_FAILED)
-        return -ENOMEM;
+    if (bigger.entries == MAP_FAILED) return -ENOMEM;
     madvise(bigger.entries, bigger.capacity * sizeof *bigger.entries, MADV_DONTFORK);
     for (uint64_t i = 0; i < table->capacity; i++)
-        if (table->entries[i].key)
-            *seek(&bigger, table->entries[i].key) = table->entries[i];
-    if (table->entries)
-        munmap(table->entries, table->capacity * sizeof *table->entries);
+        if (table->entries[i].key) *seek(&bigger, table->entries[i].key) = table->entries[i];
+    if (table->entries) munmap(table->entries, table->capacity * sizeof *table->entries);
     table->entries = bigger.entries;
     table->shift = bigger.shift;
     table->capacity = bigger.capacity;
@@ -62,15 +59,13 @@ static int grow(struct vgpu_table *table) {
 
 /* At most half full: probes stay short. */
 static int make_room(struct vgpu_table *table) {
-    if (__builtin_expect(table->count * 2 >= table->capacity, 0))
-        return grow(table);
+    if (__builtin_expect(table->count * 2 >= table->capacity, 0)) return grow(table);
     return 0;
 }
 
 static int put(struct vgpu_table *table, const struct vgpu_entry *entry) {
     int error = make_room(table);
-    if (error)
-        return error;
+    if (error) return error;
     struct vgpu_entry *place = seek(table, entry->key);
     table->count += place->key == 0;
     *place = *entry;
@@ -108,8 +103,7 @@ int vgpu_table_reserve(struct vgpu_table *table) {
 
 bool vgpu_table_take(struct vgpu_table *table, uint64_t key, struct vgpu_entry *entry) {
     bool found = false;
-    if (key == 0 || __atomic_load_n(&table->count, __ATOMIC_RELAXED) == 0)
-        return false;
+    if (key == 0 || __atomic_load_n(&table->count, __ATOMIC_RELAXED) == 0) return false;
     vgpu_private_lock(&table->lock);
     struct vgpu_entry *place = seek(table, key);
     if (place->key) {
@@ -123,8 +117,7 @@ bool vgpu_table_take(struct vgpu_table *table, uint64_t key, struct vgpu_entry *
 
 bool vgpu_table_find(struct vgpu_table *table, uint64_t key, struct vgpu_entry *entry) {
     bool found = false;
-    if (key == 0 || __atomic_load_n(&table->count, __ATOMIC_RELAXED) == 0)
-        return false;
+    if (key == 0 || __atomic_load_n(&table->count, __ATOMIC_RELAXED) == 0) return false;
     vgpu_private_lock(&table->lock);
     struct vgpu_entry *place = seek(table, key);
     if (place->key) {
@@ -151,10 +144,8 @@ int64_t vgpu_table_refer(struct vgpu_table *table, uint64_t key, int difference,
     } else {
         place->references += (uint32_t)difference;
         result = place->references;
-        if (last)
-            *last = *place;
-        if (result == 0)
-            erase(table, place);
+        if (last) *last = *place;
+        if (result == 0) erase(table, place);
     }
     vgpu_private_unlock(&table->lock);
     return result;
@@ -179,7 +170,6 @@ void vgpu_table_take_each(struct vgpu_table *table, bool (*wanted)(const struct 
 void vgpu_table_each(struct vgpu_table *table, void (*visit)(struct vgpu_entry *entry, void *data), void *data) {
     vgpu_private_lock(&table->lock);
     for (uint64_t i = 0; i < table->capacity; i++)
-        if (table->entries[i].key)
-            visit(&table->entries[i], data);
+        if (table->entries[i].key) visit(&table->entries[i], data);
     vgpu_private_unlock(&table->lock);
 }

@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 struct vgpu_entry {
-    uint64_t key;   /* never 0 */
-    uint64_t bytes; /* charged */
-    uint64_t data;  /* of the topic that owns the table */
-    uint8_t device; /* index in the region */
-    uint8_t kind;   /* enum vgpu_kind */
+    uint64_t key;     /* never 0 */
+    uint64_t bytes;   /* charged */
+    uint64_t data;    /* of the topic that owns the table */
+    uint8_t device;   /* index in the region */
+    uint8_t kind;     /* enum vgpu_kind */
     uint16_t context; /* vgpu_context_number() of the context that it dies with; 0: of none */
     uint32_t references;
 };

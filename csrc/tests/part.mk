@@ -11,3 +11,5 @@ all: $(BUILD)/tests/names
 $(BUILD)/tests/names: tests/names.c include/vgpu/paths.h include/vgpu/version.h
 	@mkdir -p $(@D)
 	$(CC_x86_64) $(CFLAGS) $(LDFLAGS) -MF $(BUILD)/obj/names.d -o $@ $<
+
+include tests/core.mk
