@@ -29,10 +29,10 @@ class ChainError(Exception):
 class Chain:
     """Use as a context manager around nothing but itself: it owns its Node."""
 
-    def __init__(self, cards: tuple[str, ...] = ("T4",), library: Path = ROOT / "build") -> None:
+    def __init__(self, cards: tuple[str, ...] = ("T4",)) -> None:
         self._stack = ExitStack()
-        self._library = library
         self.node = Node(cards)
+        self.library = ROOT / "build"  # what libsync brings to the node
         self.pods: list[Pod] = []
         self.admission: Admission
         self.monitor_url = ""
@@ -52,10 +52,10 @@ class Chain:
         return self.node.directory / "pods.json"
 
     def prepare_node(self) -> str:
-        """Have libsync fill the node's directory; what it said."""
+        """Have libsync fill the node's directory, or change it to another library; what it said."""
         command = [sys.executable, "-m", "libsync", "--target", str(self.node.library_base)]
         done = subprocess.run(
-            [*command, "--library", str(self._library), "--once"], cwd=ROOT, capture_output=True, text=True, check=False
+            [*command, "--library", str(self.library), "--once"], cwd=ROOT, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise ChainError(f"libsync: {done.stderr}")

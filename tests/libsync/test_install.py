@@ -95,6 +95,29 @@ def test_upgrade_leaves_a_running_holder_its_old_library(build_library: Build, l
         assert holder.wait() == 0
 
 
+def test_a_caller_notices_nothing_of_many_upgrades(build_library: Build, libsync: Run, tmp_path: Path) -> None:
+    """One process calls the library without a pause while it is replaced again and again."""
+    base = tmp_path / "base"
+    libraries = [build_library("1.0"), build_library("1.1")]
+    libsync("--target", base, "--library", libraries[0], "--once")
+    caller = (
+        "import ctypes, sys, threading\n"
+        f"library = ctypes.CDLL('{base}/abi-1/libvgpu.so')\n"
+        "ended = threading.Event()\n"
+        "threading.Thread(target=lambda: (sys.stdin.read(), ended.set())).start()\n"
+        "print(flush=True)\n"
+        "while not ended.is_set(): assert library.vgpu_abi() == 1\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", caller], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        for number in range(6):
+            assert libsync("--target", base, "--library", libraries[number % 2], "--once").returncode == 0
+        process.stdin.close()
+        assert process.wait() == 0
+
+
 def test_a_new_abi_goes_beside_the_old_one(build_library: Build, libsync: Run, tmp_path: Path) -> None:
     base = tmp_path / "base"
     libsync("--target", base, "--library", build_library("1.0", abi=1), "--once")
