@@ -23,7 +23,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{/* metadata of an object. Call with (list $ "webhook" NAME) and, for one outside the release's namespace, a fourth
-     argument: another namespace, or "" for an object of the whole cluster. A fifth one adds annotations. */}}
+     argument: another namespace, or "" for an object of the whole cluster. A fifth one adds annotations, a sixth labels. */}}
 {{- define "kri.metadata" -}}
 {{- $root := index . 0 -}}
 {{- $namespace := $root.Release.Namespace -}}
@@ -31,6 +31,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- $annotations := dict -}}
 {{- if gt (len .) 4 }}{{ $annotations = index . 4 }}{{ end -}}
 {{- $annotations = merge (dict) $annotations $root.Values.commonAnnotations -}}
+{{- $labels := $root.Values.commonLabels -}}
+{{- if gt (len .) 5 }}{{ $labels = merge (dict) (index . 5) $labels }}{{ end -}}
 name: {{ index . 2 }}
 {{- with $namespace }}
 namespace: {{ . }}
@@ -40,7 +42,7 @@ labels:
   app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
   app.kubernetes.io/managed-by: {{ $root.Release.Service }}
   helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-  {{- with $root.Values.commonLabels }}
+  {{- with $labels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- with $annotations }}
@@ -149,4 +151,75 @@ request.userInfo.groups.exists(group, group in {{ .Values.policies.exemptGroups 
 {{/* The version that may be asked for: the cluster's API, or what --api-versions says. */}}
 {{- define "kri.hasPrometheusOperator" -}}
 {{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" }}yes{{ end -}}
+{{- end }}
+
+{{/* One of the two Jobs of `helm test`. Call with (list $ "share") or (list $ "neighbour"). */}}
+{{- define "kri.testJob" -}}
+{{- $root := index . 0 -}}
+{{- $tests := $root.Values.tests -}}
+{{- $name := printf "%s-%s" (include "kri.fullname" $root) (index . 1) -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  namespace: {{ include "kri.testNamespace" $root }}
+spec:
+  backoffLimit: 0
+  activeDeadlineSeconds: {{ $tests.timeoutSeconds }}
+  ttlSecondsAfterFinished: 3600
+  template:
+    metadata:
+      annotations:
+        gpu-memory: {{ $tests.gpuMemory | int | quote }}
+      {{- with $tests.podLabels }}
+      labels:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      schedulerName: {{ $tests.schedulerName }}
+      restartPolicy: Never
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      {{- with $tests.runtimeClassName }}
+      runtimeClassName: {{ . }}
+      {{- end }}
+      {{- include "kri.pullSecrets" $root | nindent 6 }}
+      terminationGracePeriodSeconds: 1
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        seccompProfile: {type: RuntimeDefault}
+      containers:
+        - name: main
+          image: {{ include "kri.image" (list $root $root.Values.librarySync.image) }}
+          imagePullPolicy: {{ $root.Values.librarySync.image.pullPolicy }}
+          command: [/bin/sh, -ec]
+          args:
+            {{- if eq (index . 1) "share" }}
+            - |
+              echo "limit=$CUDA_DEVICE_MEMORY_LIMIT"
+              cat /etc/ld.so.preload
+              vgpu-probe info --csv
+              vgpu-probe verify
+            {{- else }}
+            - |
+              exec vgpu-probe hold {{ div (mul ($tests.gpuMemory | int) 3) 4 }}MiB
+            {{- end }}
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities: {drop: [ALL]}
+          {{- with $tests.env }}
+          env:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with $tests.extraVolumeMounts }}
+          volumeMounts:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+      {{- with $tests.extraVolumes }}
+      volumes:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
 {{- end }}
