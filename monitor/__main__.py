@@ -43,7 +43,10 @@ def start_exporter(arguments: Sequence[str], settings: Settings, ends: tuple[int
         if os.geteuid() == 0:
             log.warning("HTTP is served as root: --user 65534 would give that up")
         return subprocess.Popen(command, pass_fds=ends)
-    return subprocess.Popen(command, pass_fds=ends, user=settings.user, group=settings.user, extra_groups=[])
+    try:
+        return subprocess.Popen(command, pass_fds=ends, user=settings.user, group=settings.user, extra_groups=[])
+    except PermissionError as e:
+        sys.exit(f"--user {settings.user}: can't start {sys.executable} as that user: {e.strerror}")
 
 
 def give_up_rights(settings: Settings) -> None:

@@ -113,7 +113,8 @@ class Updater:
         cards = self._ask("nvml", self._cards)
         if self._pods:
             # Names don't go stale as numbers do: without the API server the last known ones are the best there are.
-            self._known = self._ask("pods", self._pods) or self._known
+            named = self._ask("pods", self._pods)
+            self._known = self._known if named is None else named
         pods = self._known
         self._pids = sorted({pid for card in cards or () for pid in card.processes})
         scan = self._look()

@@ -98,10 +98,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Monitor]]:
     """Start the real program on a free port: `start(root, "--flag", …, env={…})`."""
     running: list[Monitor] = []
 
-    def run(kubelet_root: Path, *flags: str, env: dict[str, str] | None = None) -> Monitor:
+    def run(
+        kubelet_root: Path, *flags: str, env: dict[str, str] | None = None, python: str = sys.executable
+    ) -> Monitor:
         log = tmp_path / f"monitor-{len(running)}.log"
         command = [
-            sys.executable,
+            python,
             "-m",
             "monitor",
             "--listen",
