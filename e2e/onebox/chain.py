@@ -108,13 +108,13 @@ class Chain:
 
     def held_bytes(self, pod: Pod) -> int:
         """What the processes of a pod hold, as the cards themselves say."""
+        return sum(process["used_bytes"] for process in self.processes(pod))
+
+    def processes(self, pod: Pod) -> list[dict[str, Any]]:
+        """The processes of a pod that hold memory of a card, as the simulator lists them; `pid` is the host's."""
         namespaces = {one.pid_namespace for one in pod.containers if one.is_running()}
-        return sum(
-            process["used_bytes"]
-            for card in self.node.truth()
-            for process in card["processes"]
-            if pid_namespace(process["pid"]) in namespaces
-        )
+        listed = (process for card in self.node.truth() for process in card["processes"])
+        return [process for process in listed if pid_namespace(process["pid"]) in namespaces]
 
     def write_pods_file(self) -> None:
         """Write the node's pods as a v1 PodList, whole or not at all."""

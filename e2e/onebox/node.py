@@ -224,6 +224,6 @@ class Node:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
+    with process:  # closes its pipes and waits for it
+        if process.poll() is None:
+            process.kill()

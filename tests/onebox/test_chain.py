@@ -58,9 +58,8 @@ def wait_for_bytes(chain: Chain, pod: Pod, held_bytes: int) -> None:
 
 def kill_holders(chain: Chain, pod: Pod) -> None:
     """SIGKILL for every process of the pod that holds memory of the card."""
-    for process in chain.node.truth()[0]["processes"]:
-        if Path(f"/proc/{process['pid']}/ns/pid").readlink() == Path(pod["main"].pid_namespace):
-            os.kill(process["pid"], signal.SIGKILL)
+    for process in chain.processes(pod):
+        os.kill(process["pid"], signal.SIGKILL)
 
 
 def test_the_share_is_kept_to_the_last_block(run_share: MakePod) -> None:
