@@ -1,5 +1,4 @@
 /* What the subcommands of `simgpu` share. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
