@@ -24,12 +24,15 @@ static bool parse_range(const char *text, uint32_t *first, uint32_t *last) {
     unsigned long from = strtoul(text, &end, 10);
     unsigned long to = from;
     if (end == text || *text == '-' || from == 0 || from > UINT32_MAX) return false;
-    if (*end == '-') {
-        const char *rest = end + 1;
-        to = *rest == '\0' ? UINT32_MAX : strtoul(rest, &end, 10);
-        if (*rest == '\0') end = strchr(rest, '\0');
+    if (*end == '-' && end[1] == '\0') {
+        to = UINT32_MAX;
+    } else if (*end == '-') {
+        to = strtoul(end + 1, &end, 10);
+        if (*end != '\0') return false;
+    } else if (*end != '\0') {
+        return false;
     }
-    if (*end != '\0' || to < from || to > UINT32_MAX) return false;
+    if (to < from || to > UINT32_MAX) return false;
     *first = (uint32_t)from;
     *last = (uint32_t)to;
     return true;

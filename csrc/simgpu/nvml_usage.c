@@ -17,6 +17,7 @@ static nvmlReturn_t memory(nvmlDevice_t device, nvmlMemory_v2_t *out) {
     if (config->unified != 0) return NVML_ERROR_NOT_SUPPORTED;
     out->total = config->total_bytes;
     out->reserved = config->reserved_bytes;
+    sim_reap(nvml_view()); /* a process killed a moment ago holds nothing */
     out->free = sim_free_bytes(nvml_view(), device->card);
     out->used = out->total - out->reserved - out->free;
     return NVML_SUCCESS;
