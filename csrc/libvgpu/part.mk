@@ -8,7 +8,7 @@ VGPU_FILE_aarch64 := $(BUILD)/aarch64/libvgpu.so
 # No -Bsymbolic: it would put this library at the head of its own scope, before interposers that were loaded before it;
 # our own references bind to ourselves because the exported functions are protected (hooks.h).
 # The one library that may be needed is libc: what older ones keep in libdl and libpthread is found at run time.
-VGPU_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -fPIC -fno-plt -fno-asynchronous-unwind-tables -Ilibvgpu
+VGPU_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -fPIC -Ilibvgpu
 VGPU_LDFLAGS := $(LDFLAGS) -shared -Wl,-soname,libvgpu.so -Wl,--hash-style=gnu -Wl,--as-needed \
 	-Wl,--gc-sections
 
@@ -34,12 +34,15 @@ $(foreach arch,$(VGPU_ARCHES),$(eval $(call VGPU_ARCH_RULES,$(arch))))
 ROUTES := $(BUILD)/tests/routes
 # A tail call would make the caller of the caller the one who asks.
 ROUTE_CFLAGS = $(filter-out -MMD -MP,$(CFLAGS)) -fno-optimize-sibling-calls -fPIC -Itests
-ROUTE_RESULTS := route_chain route_errors route_namespaces route_where libcuda.so.1 older/libcuda.so.1 unexported/libcuda.so.1 libroute_caller.so \
+ROUTE_RESULTS := route_chain route_errors route_list route_names route_namespaces route_where libcuda.so.1 older/libcuda.so.1 unexported/libcuda.so.1 libroute_caller.so \
 	libroute_wrapper.so
 
+ROUTE_LINK_route_chain := libcuda.so.1
+ROUTE_LINK_route_names := libroute_caller.so
+
 define ROUTE_RULES
-$(ROUTES)/$(1)/route_%: tests/route_%.c $(ROUTES)/$(1)/libcuda.so.1
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) $$< $$(if $$(filter route_chain,$$(@F)),$(ROUTES)/$(1)/libcuda.so.1) -o $$@
+$(ROUTES)/$(1)/route_%: tests/route_%.c tests/route_caller.h $(ROUTES)/$(1)/libroute_caller.so
+	$$(CC_$(1)) $$(ROUTE_CFLAGS) $$< $$(ROUTE_LINK_$$(@F):%=$(ROUTES)/$(1)/%) -o $$@
 $(ROUTES)/$(1)/libcuda.so.1: tests/route_driver.c include/cuda_api.h
 	@mkdir -p $$(@D)
 	$$(CC_$(1)) $$(ROUTE_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic $$< -o $$@

@@ -11,7 +11,7 @@
 
 enum vgpu_library { VGPU_DRIVER, VGPU_NVML, VGPU_LIBC };
 
-extern void *vgpu_real_found[];
+extern void *vgpu_real_found[] __attribute__((visibility("hidden")));
 
 /* The slow half of vgpu_real(). */
 void *vgpu_real_find(unsigned int function);
