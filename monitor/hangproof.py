@@ -26,7 +26,7 @@ class Hangproof(Generic[T]):
     def ask(self, seconds: float) -> T:
         """Call, and give what the function gives or raises. Raises HangingError."""
         if not self._busy.acquire(timeout=seconds):
-            raise HangingError(f"{self._name} has not answered for more than {seconds:g} s")
+            raise HangingError(f"{self._name} has not answered for {seconds:g} s")
         done = threading.Event()
         results: list[T] = []
         errors: list[BaseException] = []
@@ -42,7 +42,7 @@ class Hangproof(Generic[T]):
 
         threading.Thread(target=work, name=self._name, daemon=True).start()
         if not done.wait(seconds):
-            raise HangingError(f"{self._name} has not answered within {seconds:g} s")
+            raise HangingError(f"{self._name} has not answered for {seconds:g} s")
         if errors:
             raise errors[0]
         return results[0]
