@@ -1,4 +1,4 @@
-/* The subcommands of `simgpu` that change a living state. Each gets its own name as argv[0] and returns the exit code:
+/* The subcommands of `simgpu`. Each gets its own name as argv[0] and returns the exit code:
  * 0, 1 when it couldn't be done, 2 for a wrong command line. */
 #ifndef SIMGPU_COMMANDS_H
 #define SIMGPU_COMMANDS_H
@@ -9,6 +9,8 @@
 
 #include "state.h"
 
+int cmd_create(int argc, char **argv);
+int cmd_truth(int argc, char **argv);
 int cmd_fault(int argc, char **argv);
 int cmd_neighbour(int argc, char **argv);
 int cmd_serve(int argc, char **argv);

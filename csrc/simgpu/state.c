@@ -60,7 +60,8 @@ int sim_card_parse(const char *text, unsigned index, struct sim_card_config *con
     memcpy(config->name, text, length);
     bool known = false;
     for (size_t i = 0; i < sizeof profiles / sizeof profiles[0]; i++) {
-        if (strcasecmp(profiles[i].alias, config->name) != 0 && strcasecmp(profiles[i].name, config->name) != 0) continue;
+        if (strcasecmp(profiles[i].alias, config->name) != 0 && strcasecmp(profiles[i].name, config->name) != 0)
+            continue;
         snprintf(config->name, sizeof config->name, "%s", profiles[i].name);
         config->total_bytes = profiles[i].mib * SIM_MIB;
         config->context_bytes = profiles[i].context_mib * SIM_MIB;

@@ -60,7 +60,7 @@ struct sim_card_config {
 #define SIM_BUSY_BUCKETS   32u
 #define SIM_BUSY_BUCKET_NS UINT64_C(125000000)
 
-struct sim_busy { /* busy time by eighths of a second, for four seconds back */
+struct sim_busy {        /* busy time by eighths of a second, for four seconds back */
     uint64_t until_ns;   /* work queued so far ends here */
     uint64_t settled_ns; /* busy time before this is in the buckets */
     struct {
@@ -124,8 +124,8 @@ struct sim_state {
     uint64_t pad0[4];
     uint32_t lock; /* slot index + 1 of the owner */
     uint32_t pad1[15];
-    uint32_t faults;        /* entries of fault[] in use; read on every call of the driver */
-    uint32_t slots_used;    /* slots ever used: no need to look further */
+    uint32_t faults;     /* entries of fault[] in use; read on every call of the driver */
+    uint32_t slots_used; /* slots ever used: no need to look further */
     uint32_t objects_used;
     uint32_t pad2[13];
     struct sim_card card[SIM_MAX_CARDS];

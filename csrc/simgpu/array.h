@@ -1,0 +1,10 @@
+/* Arrays, as copies and external memory use them. */
+#ifndef SIMGPU_ARRAY_H
+#define SIMGPU_ARRAY_H
+
+#include "memory.h"
+
+/* Where an array's data lies; false for no array. A sparse one has no data: *slice is 0. */
+bool array_data(CUarray array, CUdeviceptr *base, uint64_t *pitch, uint64_t *slice);
+
+#endif

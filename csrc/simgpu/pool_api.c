@@ -1,0 +1,276 @@
+/* The pool functions of the driver: allocate and free in stream order, create, trim, attributes. */
+#include <string.h>
+
+#include "pool.h"
+#include "stream.h"
+
+CUmemoryPool pool_of_stream(CUstream stream) {
+    return driver.device[stream_context(stream)->device].current_pool;
+}
+
+static CUresult allocate_async(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
+    if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    TRY(stream_check(stream));
+    if (bytes > UINT64_C(1) << 46) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (UNLIKELY(stream_capturing(stream))) return capture_allocation(pointer, bytes, pool, stream);
+    return pool_allocate(pointer, bytes, pool ? pool : pool_of_stream(stream));
+}
+
+CUAPI(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream)) {
+    ENTER_CONTEXT();
+    return allocate_async(pointer, bytes, NULL, stream);
+}
+
+CUAPI(cuMemAllocFromPoolAsync, (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream)) {
+    ENTER_CONTEXT();
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    return allocate_async(pointer, bytes, pool, stream);
+}
+
+CUAPI(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) {
+    ENTER_CONTEXT();
+    TRY(stream_check(stream));
+    if (UNLIKELY(stream_capturing(stream))) return capture_free(pointer, stream);
+    driver_lock();
+    struct memory *memory = memory_find(pointer);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (memory && memory->base == pointer) {
+        if (memory->kind == MEMORY_POOL) {
+            CUmemoryPool pool = memory->pool;
+            memory_give(memory);
+            pool_bury_locked(pool);
+            result = CUDA_SUCCESS;
+        } else if (memory->kind == MEMORY_GRAPH) {
+            result = graph_memory_free_locked(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        } else if (memory->kind == MEMORY_IMPORTED && memory->pool) {
+            import_give_locked(memory);
+            result = CUDA_SUCCESS;
+        }
+    }
+    driver_unlock();
+    return result;
+}
+
+CUAPI(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties)) {
+    ENTER();
+    if (!pool || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    CUmemLocation where = properties->location;
+    bool host = where.type == CU_MEM_LOCATION_TYPE_HOST || where.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    if (!host && (where.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(where.id)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    driver_lock();
+    *pool = pool_new_locked(host ? 0 : where.id, properties);
+    driver_unlock();
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Begins a function about one pool: the lock is held where this succeeds. */
+static CUresult pool_enter(CUmemoryPool pool) {
+    driver_lock();
+    if (pool_valid_locked(pool)) return CUDA_SUCCESS;
+    driver_unlock();
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUAPI(cuMemPoolDestroy, (CUmemoryPool pool)) {
+    ENTER();
+    TRY(pool_enter(pool));
+    CUresult result = pool->standard ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        for (int i = 0; i < driver.devices; i++)
+            if (driver.device[i].current_pool == pool) driver.device[i].current_pool = driver.device[i].default_pool;
+        pool->doomed = true;
+        pool_bury_locked(pool);
+    }
+    driver_unlock();
+    return result;
+}
+
+CUAPI(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes)) {
+    ENTER();
+    TRY(pool_enter(pool));
+    pool_trim_locked(pool, keep_bytes);
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    uint64_t number;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = pool->reuse[attribute - 1];
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        number = pool->threshold_bytes;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        number = pool->reserved_blocks << BLOCK_SHIFT;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        number = pool->reserved_high_blocks << BLOCK_SHIFT;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        number = pool->used_bytes;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        number = pool->used_high_bytes;
+        break;
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
+        *(int *)value = (int)pool->properties.allocType;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
+        *(int *)value = (int)pool->properties.handleTypes;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_LOCATION_ID:
+        *(int *)value = pool->properties.location.id;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE:
+        *(int *)value = (int)pool->properties.location.type;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
+        number = pool->properties.maxSize;
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memcpy(value, &number, sizeof number);
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value)) {
+    ENTER();
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    TRY(pool_enter(pool));
+    CUresult result = get_attribute(pool, attribute, value);
+    driver_unlock();
+    return result;
+}
+
+static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, const void *value) {
+    uint64_t number;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        pool->reuse[attribute - 1] = *(const int *)value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        memcpy(&pool->threshold_bytes, value, sizeof number);
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* can only be reset */
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        memcpy(&number, value, sizeof number);
+        if (number != 0) return CUDA_ERROR_INVALID_VALUE;
+        if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+            pool->used_high_bytes = pool->used_bytes;
+        else
+            pool->reserved_high_blocks = pool->reserved_blocks;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUAPI(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value)) {
+    ENTER();
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    TRY(pool_enter(pool));
+    CUresult result = set_attribute(pool, attribute, value);
+    driver_unlock();
+    return result;
+}
+
+CUAPI(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)) {
+    ENTER();
+    if (!access && count) return CUDA_ERROR_INVALID_VALUE;
+    TRY(pool_enter(pool));
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        bool device = access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+        if (device && !device_valid(access[i].location.id))
+            result = CUDA_ERROR_INVALID_DEVICE;
+        else if (device && access[i].location.id == pool->device && !pool->host &&
+                 access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            result = CUDA_ERROR_INVALID_VALUE; /* the owner can't be locked out */
+        else if (device)
+            pool->access[access[i].location.id] = access[i].flags;
+    }
+    driver_unlock();
+    return result;
+}
+
+CUAPI(cuMemPoolGetAccess, (CUmemAccess_flags * flags, CUmemoryPool pool, CUmemLocation *location)) {
+    ENTER();
+    if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
+    TRY(pool_enter(pool));
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(location->id)) {
+        *flags = pool->access[location->id];
+        result = CUDA_SUCCESS;
+    }
+    driver_unlock();
+    return result;
+}
+
+CUAPI(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device)) {
+    ENTER();
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    *pool = driver.device[device].default_pool;
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device)) {
+    ENTER();
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    *pool = driver.device[device].current_pool;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_pool(int device, CUmemoryPool pool) {
+    TRY(pool_enter(pool));
+    CUresult result =
+        pool->device == device && !pool->host && !pool->imported ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) driver.device[device].current_pool = pool;
+    driver_unlock();
+    return result;
+}
+
+CUAPI(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool)) {
+    ENTER();
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    return set_pool(device, pool);
+}
+
+/* The forms of CUDA 13 name a location instead of a device. */
+static CUresult located(const CUmemLocation *location, CUmemAllocationType type) {
+    if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    return device_valid(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUAPI(cuMemGetDefaultMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type)) {
+    ENTER();
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    TRY(located(location, type));
+    *pool = driver.device[location->id].default_pool;
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type)) {
+    ENTER();
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    TRY(located(location, type));
+    *pool = driver.device[location->id].current_pool;
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuMemSetMemPool, (CUmemLocation * location, CUmemAllocationType type, CUmemoryPool pool)) {
+    ENTER();
+    TRY(located(location, type));
+    return set_pool(location->id, pool);
+}
