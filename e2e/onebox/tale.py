@@ -81,7 +81,7 @@ def run_first(chain: Chain, story: Story, pod: Pod) -> None:
     story.step("The pod runs: the three lines")
     pod.start()
     chain.write_pods_file()
-    lines = pod["main"].wait_for_log("refused").splitlines()
+    lines = pod["main"].wait_for_log("held ").splitlines()
     story.show("\n".join(lines[:3]))
     uuid = chain.node.truth()[0]["uuid"]
     for number, said in enumerate(("limit=4147m", "/usr/local/vgpu/libvgpu.so", f"{uuid}, 4147 MiB")):
@@ -100,7 +100,7 @@ def run_second(chain: Chain, story: Story) -> Pod:
     """The neighbour's share is untouched."""
     story.step("A second pod on the same card still gets its own 3 GiB")
     pod = chain.run(load_manifest(name="neighbour"))
-    lines = pod["main"].wait_for_log("refused").splitlines()
+    lines = pod["main"].wait_for_log("held ").splitlines()
     story.show("\n".join(lines[3:]))
     story.check("granted  3 GiB" in lines, "3 GiB granted to the neighbour")
     story.check(chain.held_bytes(pod) == 3 * GIB + CONTEXT_BYTES, "the card says so too")
@@ -114,7 +114,11 @@ def monitor(chain: Chain, story: Story, pods: list[Pod]) -> dict[str, float]:
     story.line()
     names = [pod.name for pod in pods]
     samples = scrape_until(chain.monitor_url, "hami_vgpu_memory_limit_bytes", names)
-    story.show("\n".join(f"{key} {value:.0f}" for key, value in samples.items() if key.startswith(SHOWN_METRICS)))
+    for key, value in samples.items():
+        if key.startswith(SHOWN_METRICS):
+            name, labels = key.rstrip("}").split("{")
+            shown = [label for label in labels.split(",") if label.startswith(("pod=", "container=", "device_type="))]
+            story.show(f"{name}{{…{','.join(shown)}}} {value:.0f}")
     for pod in pods:
         limit = sample(samples, "hami_vgpu_memory_limit_bytes", pod.name)
         used = sample(samples, "hami_vgpu_memory_used_bytes", pod.name)
