@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import ssl
 import subprocess
 import tempfile
@@ -127,6 +128,13 @@ class Cluster:
         with path.open("ab") as log:
             self._programs[name] = self.namespaces.spawn(arguments, log, env)
         return self._programs[name]
+
+    def stop(self, name: str, seconds: float = 30) -> int:
+        """End a program that was started by `spawn` with SIGTERM, and wait; its exit status."""
+        program = self._programs.pop(name)
+        pid = (Path("/proc") / str(program.pid) / "task" / str(program.pid) / "children").read_text().split()
+        os.kill(int(pid[0]), signal.SIGTERM)  # nsenter's child: nsenter itself passes no signals on
+        return program.wait(seconds)
 
     def log(self, name: str) -> Path:
         """The log of a program that was started by `spawn`."""
