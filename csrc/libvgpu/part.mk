@@ -1,62 +1,42 @@
-# build/libvgpu.so and build/aarch64/libvgpu.so. Debug information goes into a file beside each.
+# build/libvgpu.so and build/aarch64/libvgpu.so, each with a twin libvgpu.so.debug: the same link, not stripped, whose
+# symbols gdb and perf can be given. `make debug` builds build/debug/libvgpu.so, which traps at undefined behaviour.
 VGPU_SOURCES := $(sort $(notdir $(wildcard libvgpu/*.c)))
 
-VGPU_ARCHES := x86_64 aarch64
-VGPU_FILE_x86_64 := $(BUILD)/libvgpu.so
-VGPU_FILE_aarch64 := $(BUILD)/aarch64/libvgpu.so
+VGPU_VARIANTS := x86_64 aarch64 debug
+VGPU_FOLDER_x86_64 := $(BUILD)
+VGPU_FOLDER_aarch64 := $(BUILD)/aarch64
+VGPU_FOLDER_debug := $(BUILD)/debug
+CC_debug = $(CC_x86_64)
 
 # No -Bsymbolic: it would put this library at the head of its own scope, before interposers that were loaded before it;
 # our own references bind to ourselves because the exported functions are protected (hooks.h).
 # The one library that may be needed is libc: what older ones keep in libdl and libpthread is found at run time.
 VGPU_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -fPIC -Ilibvgpu
-VGPU_LDFLAGS := $(LDFLAGS) -shared -Wl,-soname,libvgpu.so -Wl,--hash-style=gnu -Wl,--as-needed \
-	-Wl,--gc-sections
+VGPU_CFLAGS_debug := -O1 -fno-omit-frame-pointer -fsanitize=undefined -fsanitize-trap=undefined
+VGPU_LDFLAGS := $(LDFLAGS) -shared -Wl,-soname,libvgpu.so -Wl,--hash-style=gnu -Wl,--as-needed -Wl,--gc-sections
+VGPU_EXPORTS := $(BUILD)/obj/libvgpu/exports.ld
 
-$(BUILD)/obj/libvgpu/exports.ld: libvgpu/exports.ld.in libvgpu/hooks.def
+$(VGPU_EXPORTS): libvgpu/exports.ld.in libvgpu/hooks.def
 	@mkdir -p $(@D)
 	$(CC_x86_64) -E -P -x c -Ilibvgpu $< -o $@
 
-define VGPU_ARCH_RULES
+# Linked beside and renamed: a process that has the old file mapped keeps it.
+define VGPU_VARIANT_RULES
 $(BUILD)/obj/libvgpu/$(1)/%.o: libvgpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(VGPU_CFLAGS) -c $$< -o $$@
+	$$(CC_$(1)) $$(VGPU_CFLAGS) $$(VGPU_CFLAGS_$(1)) -c $$< -o $$@
 
-$(VGPU_FILE_$(1)): $(VGPU_SOURCES:%.c=$(BUILD)/obj/libvgpu/$(1)/%.o) $(BUILD)/obj/libvgpu/exports.ld
+$(VGPU_FOLDER_$(1))/libvgpu.so: $(VGPU_SOURCES:%.c=$(BUILD)/obj/libvgpu/$(1)/%.o) $(VGPU_EXPORTS)
 	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(VGPU_LDFLAGS) -Wl,--version-script,$(BUILD)/obj/libvgpu/exports.ld $$(filter %.o,$$^) -o $$@
+	$$(CC_$(1)) $$(VGPU_LDFLAGS) -Wl,--version-script,$(VGPU_EXPORTS) $$(filter %.o,$$^) -o $$@.debug.new
+	$$(CC_$(1)) $$(VGPU_LDFLAGS) -s -Wl,--version-script,$(VGPU_EXPORTS) $$(filter %.o,$$^) -o $$@.new
+	@mv $$@.debug.new $$@.debug && mv $$@.new $$@
 
 -include $(VGPU_SOURCES:%.c=$(BUILD)/obj/libvgpu/$(1)/%.d)
-all: $(VGPU_FILE_$(1))
 endef
-$(foreach arch,$(VGPU_ARCHES),$(eval $(call VGPU_ARCH_RULES,$(arch))))
+$(foreach variant,$(VGPU_VARIANTS),$(eval $(call VGPU_VARIANT_RULES,$(variant))))
 
-# The route tests' programs: a driver of a few functions, a library that looks functions up, another interposer.
-ROUTES := $(BUILD)/tests/routes
-# A tail call would make the caller of the caller the one who asks.
-ROUTE_CFLAGS = $(filter-out -MMD -MP,$(CFLAGS)) -fno-optimize-sibling-calls -fPIC -Itests
-ROUTE_RESULTS := route_chain route_errors route_list route_names route_namespaces route_where libcuda.so.1 older/libcuda.so.1 unexported/libcuda.so.1 libroute_caller.so \
-	libroute_wrapper.so
+all: $(BUILD)/libvgpu.so $(BUILD)/aarch64/libvgpu.so
+debug: $(BUILD)/debug/libvgpu.so
 
-ROUTE_LINK_route_chain := libcuda.so.1
-ROUTE_LINK_route_names := libroute_caller.so
-
-define ROUTE_RULES
-$(ROUTES)/$(1)/route_%: tests/route_%.c tests/route_caller.h $(ROUTES)/$(1)/libroute_caller.so
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) $$< $$(ROUTE_LINK_$$(@F):%=$(ROUTES)/$(1)/%) -o $$@
-$(ROUTES)/$(1)/libcuda.so.1: tests/route_driver.c include/cuda_api.h
-	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic $$< -o $$@
-$(ROUTES)/$(1)/older/libcuda.so.1: tests/route_driver.c include/cuda_api.h
-	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) -DROUTE_OLDER -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic $$< -o $$@
-$(ROUTES)/$(1)/unexported/libcuda.so.1: tests/route_driver.c include/cuda_api.h
-	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) -DROUTE_UNEXPORTED -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic $$< -o $$@
-$(ROUTES)/$(1)/libroute_caller.so: tests/route_caller.c tests/route_caller.h $(ROUTES)/$(1)/libcuda.so.1
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) -shared -Wl,-soname,libroute_caller.so $$< $(ROUTES)/$(1)/libcuda.so.1 -o $$@
-$(ROUTES)/$(1)/libroute_wrapper.so: tests/route_wrapper.c
-	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) -shared -Wl,-soname,libroute_wrapper.so $$< -o $$@
-all: $(ROUTE_RESULTS:%=$(ROUTES)/$(1)/%)
-endef
-$(foreach arch,$(VGPU_ARCHES),$(eval $(call ROUTE_RULES,$(arch))))
+include tests/routes.mk
