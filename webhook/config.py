@@ -230,8 +230,10 @@ class Tls:
             raise SettingsError("--tls-secret needs --namespace, --service and --webhook-configuration too")
         if self.client_names and self.client_ca is None:
             raise SettingsError("--client-names needs --client-ca")
-        if self.certificate_lifetime * 2 > self.ca_lifetime:
-            raise SettingsError("--ca-lifetime must be at least twice --certificate-lifetime")
+        if self.certificate_lifetime * 3 > self.ca_lifetime:
+            raise SettingsError("--ca-lifetime must be at least three times --certificate-lifetime")
+        if self.certificate_check * 10 > self.certificate_lifetime:
+            raise SettingsError("--certificate-check must be at most a tenth of --certificate-lifetime")
 
 
 @dataclass(frozen=True, slots=True)

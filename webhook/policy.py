@@ -180,11 +180,12 @@ def _limit_warnings(pod: Pod, share: Share) -> list[Warned]:
 
 
 def _literal_limit(name: str, value: str, share: Share) -> list[Warned]:
-    limit = parse_limit(value)
-    if limit is None:
+    try:
+        limit = parse_limit(value)
+    except ValueError:
         message = f"{name} is {shown(value)}, not a size such as 2048m: CUDA will not start in this container"
         return [Warned(reasons.LIMIT_UNREADABLE, message)]
-    if share.memory_mib is not None and (limit == 0 or limit > share.memory_mib * MIB):
+    if limit is not None and share.memory_mib is not None and (limit == 0 or limit > share.memory_mib * MIB):
         message = f"{name}={value} is above the share of {share.memory_mib} MiB and has no effect: it can only lower it"
         return [Warned(reasons.LIMIT_ABOVE_SHARE, message)]
     return []

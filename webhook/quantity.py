@@ -9,17 +9,26 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _LIMIT = re.compile(r"([0-9]+)(?:([kmgt])i?)?", re.IGNORECASE)
 _DECIMAL = re.compile(r"0*\.[0-9]+")
 _WHOLE = re.compile(r"[0-9]+")
+_MAX_LIMIT_BYTES = (1 << 64) - 1
 _MAX_BYTES = (1 << 63) - 1
 _MAX_DIGITS = 32
 
 
 def parse_limit(text: str) -> int | None:
-    """Return the bytes that a CUDA_DEVICE_MEMORY_LIMIT means (0: no limit), None where it can't be understood."""
-    match = _LIMIT.fullmatch(text.strip(" \t\n\r\f\v"))
-    if match is None or len(match[1]) > _MAX_DIGITS:
+    """Return the bytes that a CUDA_DEVICE_MEMORY_LIMIT means (0: no limit), None for blanks only (none given).
+
+    Raises ValueError for what the library refuses.
+    """
+    stripped = text.strip(" \t\n\r\f\v")
+    if not stripped:
         return None
+    match = _LIMIT.fullmatch(stripped)
+    if match is None or len(match[1]) > _MAX_DIGITS:
+        raise ValueError("not a size")
     value = int(match[1]) * _UNITS[(match[2] or "").lower()]
-    return value if value <= _MAX_BYTES else None
+    if value > _MAX_LIMIT_BYTES:
+        raise ValueError("too large")
+    return value
 
 
 def parse_positive(text: str, largest: int) -> int | None:

@@ -2,11 +2,15 @@
 
 import logging
 import threading
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Protocol
 
-from webhook.config import Settings
+from webhook.authority import Lifetimes
+from webhook.config import Cluster, Settings, Tls
 from webhook.files import FileCertificate
 from webhook.health import Health
+from webhook.keeper import OwnCertificate
 from webhook.log import event
 from webhook.metrics import Metrics
 from webhook.policy import Namespaces
@@ -36,13 +40,34 @@ class Runtime:
         self.health = Health()
         self.contexts = Contexts()
         self.namespaces: Namespaces = UnknownNamespaces()
-        self._interval = settings.tls.certificate_check
-        self._certificate = self._source(settings)
+        tls = settings.tls
+        self._certificate: Certificate = FileCertificate(tls, self.contexts, self.metrics, self.health)
+        self._closing: list[Callable[[], None]] = []
+        self._interval = tls.certificate_check
         self._stop = threading.Event()
         self._complaint = ""
+        if tls.cluster is not Cluster.NONE:
+            self._use_cluster(tls)
 
-    def _source(self, settings: Settings) -> Certificate:
-        return FileCertificate(settings.tls, self.contexts, self.metrics, self.health)
+    def _use_cluster(self, tls: Tls) -> None:
+        # Late: the client's twenty megabytes are for those who have a cluster.
+        from webhook import cluster  # noqa: PLC0415
+
+        api = cluster.connect(tls.cluster)
+        watched = cluster.WatchedNamespaces(api)
+        watched.start()
+        self._closing.append(watched.close)
+        self.namespaces = watched
+        if tls.own:
+            store = cluster.KubernetesStore(api, tls.namespace, tls.tls_secret, tls.webhook_configuration)
+            lifetimes = Lifetimes(
+                ca=timedelta(seconds=tls.ca_lifetime),
+                certificate=timedelta(seconds=tls.certificate_lifetime),
+                settling=timedelta(seconds=2 * tls.certificate_check),
+            )
+            self._certificate = OwnCertificate(
+                store, self.contexts, self.metrics, self.health, server_names(tls), lifetimes, tls.client_ca
+            )
 
     def start(self) -> None:
         """Look once, so that the first connection finds a certificate, then keep looking in a thread."""
@@ -52,6 +77,8 @@ class Runtime:
     def close(self) -> None:
         """Stop looking."""
         self._stop.set()
+        for close in self._closing:
+            close()
 
     def _keep_looking(self) -> None:
         while not self._stop.wait(self._interval):
@@ -68,3 +95,9 @@ class Runtime:
             self._complaint = complaint
         else:
             self._complaint = ""
+
+
+def server_names(tls: Tls) -> list[str]:
+    """Return the names that the own certificate is for: the Service's, as the API server calls it, and further ones."""
+    service = f"{tls.service}.{tls.namespace}"
+    return [f"{service}.svc", f"{service}.svc.cluster.local", service, *tls.server_names]
