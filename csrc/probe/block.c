@@ -82,9 +82,6 @@ CUresult probe_block_mark(const struct probe_driver *driver, const struct probe_
 }
 
 bool probe_block_holds(const struct probe_driver *driver, const struct probe_block *block, uint64_t mark) {
-    uint64_t first = 0;
-    uint64_t last = 0;
-    return driver->cuMemcpyDtoH_v2(&first, block->address, sizeof first) == CUDA_SUCCESS &&
-           driver->cuMemcpyDtoH_v2(&last, block->address + block->bytes - sizeof last, sizeof last) == CUDA_SUCCESS &&
-           first == mark && last == mark;
+    uint64_t found = 0;
+    return driver->cuMemcpyDtoH_v2(&found, block->address, sizeof found) == CUDA_SUCCESS && found == mark;
 }

@@ -1,5 +1,4 @@
-/* Device memory by each of the driver's ways to take it. A block carries a mark at both ends, by which it can be told
- * later that it still is the program's own. */
+/* Device memory by each of the driver's ways to take it. */
 #ifndef VGPU_PROBE_BLOCK_H
 #define VGPU_PROBE_BLOCK_H
 
@@ -28,6 +27,7 @@ struct probe_block {
 CUresult probe_block_take(const struct probe_driver *driver, CUdevice device, enum probe_api api, uint64_t bytes,
                           struct probe_block *block);
 CUresult probe_block_give(const struct probe_driver *driver, const struct probe_block *block);
+/* Writes a mark at both ends, which shows that the whole block is there; the first can be told later. */
 CUresult probe_block_mark(const struct probe_driver *driver, const struct probe_block *block, uint64_t mark);
 bool probe_block_holds(const struct probe_driver *driver, const struct probe_block *block, uint64_t mark);
 

@@ -5,11 +5,11 @@ PROBE_SOURCES := main.c session.c driver.c nvml.c block.c kernel.c text.c info.c
 define probe_for # architecture, result
 $(BUILD)/obj/probe/$(1)/%.o: probe/%.c
 	@mkdir -p $$(@D)
-	$(CC_$(1)) $(CFLAGS) -fPIE -c -o $$@ $$<
+	$$(CC_$(1)) $$(CFLAGS) -fPIE -c -o $$@ $$<
 
 $(2): $(PROBE_SOURCES:%.c=$(BUILD)/obj/probe/$(1)/%.o)
 	@mkdir -p $$(@D)
-	$(CC_$(1)) $(LDFLAGS) -pie -o $$@ $$^ -ldl
+	$$(CC_$(1)) $$(LDFLAGS) -pie -o $$@ $$^ -ldl
 
 -include $(PROBE_SOURCES:%.c=$(BUILD)/obj/probe/$(1)/%.d)
 all: $(2)

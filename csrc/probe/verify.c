@@ -98,7 +98,7 @@ static CUresult take(struct check *check, uint64_t bytes) {
 /* Takes in steps, the last ones smaller, until no whole block is said to be free. */
 static void take_quota(struct check *check) {
     uint64_t step = check->step_bytes;
-    while (check->complaints == 0) {
+    for (;;) {
         uint64_t left = free_bytes(check);
         uint64_t want = left / BLOCK_BYTES * BLOCK_BYTES;
         if (want > step) want = step;
@@ -106,12 +106,12 @@ static void take_quota(struct check *check) {
         if (want == 0 || check->taken_bytes > check->total_bytes) return;
         CUresult code = take(check, want);
         if (code == CUDA_SUCCESS) continue;
-        if (code != CUDA_ERROR_OUT_OF_MEMORY || step == BLOCK_BYTES) {
+        if (code != CUDA_ERROR_OUT_OF_MEMORY || want == BLOCK_BYTES) {
             complain(check, "%s refused with %s although %s were said to be free", size(want).text,
                      probe_driver_code(&check->session.driver, code).text, size(left).text);
+            return;
         }
-        step = step / 2 / BLOCK_BYTES * BLOCK_BYTES;
-        if (step == 0) step = BLOCK_BYTES;
+        step = want / 2 / BLOCK_BYTES * BLOCK_BYTES;
     }
 }
 
