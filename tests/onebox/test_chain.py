@@ -85,9 +85,9 @@ def test_all_processes_of_a_container_share_one_quota(chain: Chain, run_share: M
 
 def test_the_second_pod_keeps_its_share(chain: Chain, run_share: MakePod) -> None:
     first, second = run_share(), run_share()
-    hold(chain, first, "4000MiB", 4000 * MIB + CONTEXT_BYTES)
+    hold(chain, first, "3900MiB", 3900 * MIB + CONTEXT_BYTES)
     assert granted(first["main"], "1GiB") == [False]
-    hold(chain, second, "4000MiB", 4000 * MIB + CONTEXT_BYTES)
+    hold(chain, second, "3900MiB", 3900 * MIB + CONTEXT_BYTES)
     assert chain.held_bytes(first) == chain.held_bytes(second)
 
 
@@ -132,7 +132,7 @@ def test_a_restart_keeps_the_ledger_and_frees_what_the_dead_held(chain: Chain, r
 
 def test_kill_9_gives_all_memory_back_at_once(chain: Chain, run_share: MakePod) -> None:
     pod = run_share()
-    process = hold(chain, pod, "4000MiB", 4000 * MIB + CONTEXT_BYTES)
+    process = hold(chain, pod, "3900MiB", 3900 * MIB + CONTEXT_BYTES)
     assert granted(pod["main"], "1GiB") == [False]
     kill_holders(chain, pod)
     process.wait()
