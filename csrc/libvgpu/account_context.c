@@ -159,12 +159,29 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
     RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxRelease_v2(dev));
 }
 
+/* Whoever retained the primary context holds it after a reset too, empty. */
+#define RESET_PRIMARY(ordinal, call)                                                                                   \
+    do {                                                                                                               \
+        VGPU_BEGIN_RELEASE(process, call);                                                                             \
+        vgpu_private_lock(&process->birth_lock);                                                                       \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS && (ordinal) >= 0 && (ordinal) < process->cuda_devices) {                           \
+            uint16_t number = vgpu_context_primary(process, process->index_of[ordinal]);                               \
+            if (primary_is_active(ordinal))                                                                            \
+                vgpu_context_emptied(process, number);                                                                 \
+            else                                                                                                       \
+                vgpu_context_died(process, number);                                                                    \
+        }                                                                                                              \
+        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        return result;                                                                                                 \
+    } while (0)
+
 CUresult cuDevicePrimaryCtxReset(CUdevice dev) {
-    RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxReset(dev));
+    RESET_PRIMARY(dev, real_cuDevicePrimaryCtxReset(dev));
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
-    RELEASE_PRIMARY(dev, real_cuDevicePrimaryCtxReset_v2(dev));
+    RESET_PRIMARY(dev, real_cuDevicePrimaryCtxReset_v2(dev));
 }
 
 #define DESTROY(ctx, call)                                                                                             \

@@ -4,7 +4,9 @@
  * card takes it page by page when it is touched, which no library sees. Host memory (cuMemAllocHost, cuMemHostAlloc,
  * cuMemHostRegister) takes nothing of the card and isn't hooked. */
 #include "body.h"
+#include "linear.h"
 #include "pool.h"
+#include "share.h"
 #include "small.h"
 
 #define PITCH_GRAIN_BYTES                                                                                              \
@@ -186,6 +188,14 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
     return result;
 }
 
+/* With data, the memory was exported: others may hold it. */
+void vgpu_linear_freed(struct vgpu_process *process, const struct vgpu_entry *entry) {
+    if (entry->bytes == 0)
+        vgpu_small_freed(process, entry);
+    else if (entry->data == 0 || !vgpu_share_close(process, entry->data))
+        vgpu_uncharge(process, entry->device, VGPU_KIND_BUFFER, entry->bytes);
+}
+
 /* The entry goes first: once the driver has freed the memory, another thread can get the same address. */
 #define FREE(pointer, call)                                                                                            \
     do {                                                                                                               \
@@ -199,10 +209,8 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
         CUresult result = call;                                                                                        \
         if (result != CUDA_SUCCESS)                                                                                    \
             vgpu_table_put(&process->tables[VGPU_POINTERS], &entry);                                                   \
-        else if (entry.bytes)                                                                                          \
-            vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes);                                       \
         else                                                                                                           \
-            vgpu_small_freed(process, &entry);                                                                         \
+            vgpu_linear_freed(process, &entry);                                                                        \
         return result;                                                                                                 \
     } while (0)
 

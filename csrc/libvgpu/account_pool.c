@@ -1,5 +1,7 @@
 #include "body.h"
+#include "linear.h"
 #include "pool.h"
+#include "share.h"
 
 #define HOST_POOL 1 /* entry.data: the pool's memory isn't the card's */
 #define ORPHAN    2 /* the pool was destroyed while memory from it was in use */

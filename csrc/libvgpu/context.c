@@ -4,7 +4,8 @@
 
 #include "charge.h"
 #include "hooks.h"
-#include "small.h"
+#include "linear.h"
+#include "pool.h"
 
 bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place) {
     CUcontext handle = NULL;
@@ -73,18 +74,38 @@ static bool dies(const struct vgpu_entry *entry, void *data) {
 
 static void give_back(const struct vgpu_entry *entry, void *data) {
     struct vgpu_process *process = ((struct death *)data)->process;
-    if (entry->bytes)
-        vgpu_uncharge(process, entry->device, (enum vgpu_kind)entry->kind, entry->bytes);
-    else
-        vgpu_small_freed(process, entry);
+    vgpu_uncharge(process, entry->device, (enum vgpu_kind)entry->kind, entry->bytes);
 }
 
-void vgpu_context_died(struct vgpu_process *process, uint16_t number) {
-    static const enum vgpu_topic mortal[] = {VGPU_POINTERS, VGPU_ARRAYS, VGPU_MODULES, VGPU_IMPORTS};
+static void give_back_linear(const struct vgpu_entry *entry, void *data) {
+    vgpu_linear_freed(((struct death *)data)->process, entry);
+}
+
+static void give_back_import(const struct vgpu_entry *entry, void *data) {
+    vgpu_import_closed(((struct death *)data)->process, entry);
+}
+
+void vgpu_context_emptied(struct vgpu_process *process, uint16_t number) {
+    static const struct {
+        enum vgpu_topic topic;
+        void (*give_back)(const struct vgpu_entry *entry, void *data);
+    } mortal[] = {{VGPU_POINTERS, give_back_linear},
+                  {VGPU_ARRAYS, give_back},
+                  {VGPU_MODULES, give_back},
+                  {VGPU_IMPORTS, give_back_import}};
     struct death death = {process, number};
     if (number == 0) return;
     for (size_t i = 0; i < sizeof mortal / sizeof *mortal; i++)
-        vgpu_table_take_each(&process->tables[mortal[i]], dies, give_back, &death);
+        vgpu_table_take_each(&process->tables[mortal[i].topic], dies, mortal[i].give_back, &death);
+    struct vgpu_context *context = &process->contexts[number - 1];
+    uint64_t limits = __atomic_exchange_n(&context->limit_bytes, 0, __ATOMIC_RELAXED);
+    vgpu_uncharge(process, context->device, VGPU_KIND_CONTEXT, limits);
+    vgpu_pools_settle(process);
+}
+
+void vgpu_context_died(struct vgpu_process *process, uint16_t number) {
+    if (number == 0) return;
+    vgpu_context_emptied(process, number);
     vgpu_private_lock(&process->context_lock);
     struct vgpu_context gone = process->contexts[number - 1];
     __atomic_store_n(&process->contexts[number - 1].handle, NULL, __ATOMIC_RELEASE);
@@ -95,6 +116,6 @@ void vgpu_context_died(struct vgpu_process *process, uint16_t number) {
 void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes) {
     if (number == 0) return;
     vgpu_private_lock(&process->context_lock);
-    process->contexts[number - 1].bytes += (uint64_t)bytes;
+    process->contexts[number - 1].limit_bytes += (uint64_t)bytes;
     vgpu_private_unlock(&process->context_lock);
 }

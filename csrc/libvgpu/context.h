@@ -41,6 +41,9 @@ uint16_t vgpu_context_primary(const struct vgpu_process *process, int device);
 /* Gives back everything that died with a context, and forgets it. */
 void vgpu_context_died(struct vgpu_process *process, uint16_t number);
 
+/* The same for a reset, after which the context itself lives on. */
+void vgpu_context_emptied(struct vgpu_process *process, uint16_t number);
+
 /* Adds to what is charged for a context (its heap, stacks, printf buffer). */
 void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes);
 

@@ -28,24 +28,26 @@ enum vgpu_state { VGPU_NEW = 0, VGPU_JOINED, VGPU_READY, VGPU_REFUSED };
 
 /* Topics that keep a table; each is one namespace of keys. */
 enum vgpu_topic {
-    VGPU_POINTERS, /* what cuMemAlloc and its like returned */
-    VGPU_BLOCKS,   /* 2 MiB blocks that small requests share */
-    VGPU_ARRAYS,   /* arrays and mipmapped arrays */
-    VGPU_HANDLES,  /* VMM allocations */
-    VGPU_MAPPINGS, /* address of a mapping -> VMM allocation */
-    VGPU_POOLS,    /* memory pools: what each has reserved */
-    VGPU_POOLED,   /* what was allocated from pools */
-    VGPU_GRAPHS,   /* executable graphs that allocate */
-    VGPU_MODULES,  /* modules and libraries */
-    VGPU_IMPORTS,  /* memory of other processes */
+    VGPU_POINTERS,    /* what cuMemAlloc and its like returned */
+    VGPU_BLOCKS,      /* 2 MiB blocks that small requests share */
+    VGPU_ARRAYS,      /* arrays and mipmapped arrays */
+    VGPU_HANDLES,     /* handle of a VMM allocation -> its number */
+    VGPU_ALLOCATIONS, /* number of a VMM allocation -> what it takes */
+    VGPU_MAPPINGS,    /* address of a mapping -> number of the VMM allocation behind it */
+    VGPU_POOLS,       /* memory pools: what each has reserved */
+    VGPU_POOLED,      /* what was allocated from pools */
+    VGPU_GRAPHS,      /* executable graphs that allocate */
+    VGPU_MODULES,     /* modules and libraries */
+    VGPU_IMPORTS,     /* memory of other processes */
     VGPU_TOPICS,
 };
 
 struct vgpu_context {
-    CUcontext handle; /* NULL: this place is free */
-    CUgreenCtx green; /* the green context that it was made from */
-    uint64_t bytes;   /* charged for the context itself and its limits, under VGPU_KIND_CONTEXT */
-    uint8_t device;   /* index in the region */
+    CUcontext handle;     /* NULL: this place is free */
+    CUgreenCtx green;     /* the green context that it was made from */
+    uint64_t bytes;       /* charged for the context itself, under VGPU_KIND_CONTEXT */
+    uint64_t limit_bytes; /* and for the heap, stacks and printf buffer that the program raised */
+    uint8_t device;       /* index in the region */
     bool primary;
     uint32_t attached; /* cuCtxAttach calls not yet detached */
 };
@@ -71,6 +73,7 @@ struct vgpu_process {
     uint32_t small_lock;
     uint32_t pool_lock;
     uint32_t vmm_lock;
+    uint64_t vmm_number; /* of the last VMM allocation */
     uint32_t context_lock;
     uint32_t birth_lock;                         /* held while a context is made or taken down */
     uint32_t context_count;                      /* places 0 .. context_count - 1 may be in use */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "share.h"
 #include "step.h"
 
 #define CREATE_WAIT_NS UINT64_C(100000000)
@@ -51,11 +53,16 @@ bool vgpu_path_is_mount(const char *path) {
     return stat(path, &here) == 0 && stat(parent, &above) == 0 && here.st_dev != above.st_dev;
 }
 
-static uint64_t unix_ns(void) {
-    return vgpu_clock_ns(CLOCK_REALTIME);
-}
+/* A file to be opened, or created with this beginning and zeroes after it. */
+struct file {
+    const char *path;
+    struct vgpu_region_rules rules;
+    uint64_t bytes;
+    const void *header;
+    size_t header_bytes;
+};
 
-static int check_file(int fd, struct vgpu_region_rules rules, struct stat *status, const char **why) {
+static int check_file(int fd, const struct file *file, struct stat *status, const char **why) {
     if (fstat(fd, status) != 0) {
         *why = "can't look at the region's file";
         return -errno;
@@ -64,11 +71,11 @@ static int check_file(int fd, struct vgpu_region_rules rules, struct stat *statu
         *why = "the region isn't a regular file";
         return -EPERM;
     }
-    if (rules.private_to_user && status->st_uid != geteuid()) {
+    if (file->rules.private_to_user && status->st_uid != geteuid()) {
         *why = "the region's file belongs to another user";
         return -EPERM;
     }
-    if ((uint64_t)status->st_size != VGPU_REGION_BYTES) {
+    if ((uint64_t)status->st_size != file->bytes) {
         *why = "the region's file has another size than this library's (truncated, or of another release)";
         return -EPROTO;
     }
@@ -97,14 +104,15 @@ static void fill_header(struct vgpu_region_header *header) {
     header->max_devices = VGPU_MAX_DEVICES;
     header->max_slots = VGPU_MAX_SLOTS;
     header->total_bytes = VGPU_REGION_BYTES;
-    header->created_unix_ns = unix_ns();
+    header->created_unix_ns = vgpu_clock_ns(CLOCK_REALTIME);
     header->ready = 1;
 }
 
 /* Makes the whole file under a name of its own, then links it to its place: no other process ever sees half a region,
  * and a creator that is killed leaves nothing that blocks the next. Its blocks are reserved now: on a full tmpfs a
  * later store would be SIGBUS. Call with the directory locked. */
-static int create_file(const char *path, const char **why) {
+static int create_file(const struct file *file, const char **why) {
+    const char *path = file->path;
     char fresh[VGPU_PATH_BYTES + 8];
     memcpy(fresh, path, strlen(path));
     memcpy(fresh + strlen(path), ".new", 5);
@@ -116,11 +124,9 @@ static int create_file(const char *path, const char **why) {
         return -errno;
     }
     VGPU_STEP("create-opened");
-    struct vgpu_region_header header;
-    fill_header(&header);
     *why = "can't fill the region's file (file system full?)";
-    if (fchmod(fd, 0666) != 0 || (error = posix_fallocate(fd, 0, (off_t)VGPU_REGION_BYTES)) != 0 ||
-        pwrite(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
+    if (fchmod(fd, 0666) != 0 || (error = posix_fallocate(fd, 0, (off_t)file->bytes)) != 0 ||
+        pwrite(fd, file->header, file->header_bytes, 0) != (ssize_t)file->header_bytes) {
         error = error ? -error : -(errno ? errno : ENOSPC);
     } else {
         VGPU_STEP("create-filled");
@@ -142,7 +148,8 @@ static int open_existing(const char *path) {
 
 /* Serialises creators by a lock on the directory that the kernel drops with its holder. The file is opened without
  * O_CREAT: fs.protected_regular refuses that flag on a file of another uid. */
-static int open_or_create(const char *path, const char *directory, const char **why) {
+static int open_or_create(const struct file *file, const char *directory, const char **why) {
+    const char *path = file->path;
     int fd = open_existing(path);
     if (fd != -ENOENT) {
         *why = "can't open the region's file";
@@ -164,7 +171,7 @@ static int open_or_create(const char *path, const char *directory, const char **
     }
     fd = open_existing(path);
     if (fd == -ENOENT) {
-        int error = create_file(path, why);
+        int error = create_file(file, why);
         if (error == 0) *why = "can't open the region's file";
         fd = error ? error : open_existing(path);
     }
@@ -172,48 +179,79 @@ static int open_or_create(const char *path, const char *directory, const char **
     return fd;
 }
 
-static int map_file(struct vgpu_member *member, int fd, const char **why) {
-    void *memory = mmap(NULL, VGPU_REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED) {
-        *why = "can't map the region's file";
-        return -errno;
+/* Opens or creates, checks and maps. The descriptor, which the caller closes, or -errno. */
+static int open_and_map(const struct file *file, struct stat *status, void **memory, const char **why) {
+    char directory[VGPU_PATH_BYTES];
+    memcpy(directory, file->path, strlen(file->path) + 1);
+    char *slash = strrchr(directory, '/');
+    slash[slash == directory] = '\0';
+    if (file->rules.must_be_mount && !vgpu_path_is_mount(directory)) {
+        *why = "the region's directory isn't a mount";
+        return -EPERM;
+    }
+    int fd = open_or_create(file, directory, why);
+    if (fd < 0) return fd;
+    int error = check_file(fd, file, status, why);
+    if (error == 0) {
+        *memory = mmap(NULL, file->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (*memory == MAP_FAILED) {
+            *why = "can't map the region's file";
+            error = -errno;
+        }
+    }
+    if (error != 0) {
+        close(fd);
+        return error;
     }
     /* A forked child must not hold the parent's slot by an inherited mapping. */
-    madvise(memory, VGPU_REGION_BYTES, MADV_DONTFORK);
-    member->region = memory;
-    int error = check_header(&member->region->header, why);
-    if (error == 0) error = vgpu_slot_claim(member, fd, why);
-    if (error != 0) vgpu_region_leave(member);
-    return error;
+    madvise(*memory, file->bytes, MADV_DONTFORK);
+    return fd;
+}
+
+/* Who imported whose memory is kept beside the region. Without it every importer is charged. */
+static void join_share(struct vgpu_member *member) {
+    char path[VGPU_PATH_BYTES];
+    struct vgpu_share_header header = {VGPU_SHARE_MAGIC, VGPU_ABI, VGPU_MAX_SHARES};
+    const char *why;
+    struct stat status;
+    void *memory;
+    if (snprintf(path, sizeof path, "%s.shares", member->path) >= (int)sizeof path) return;
+    struct file file = {path, member->rules, sizeof(struct vgpu_shares), &header, sizeof header};
+    int fd = open_and_map(&file, &status, &memory, &why);
+    if (fd < 0) return;
+    close(fd);
+    if (memcmp(memory, &header, sizeof header) == 0)
+        member->shares = memory;
+    else
+        munmap(memory, sizeof(struct vgpu_shares));
 }
 
 int vgpu_region_join(struct vgpu_member *member, const char *path, struct vgpu_region_rules rules, const char **why) {
-    char directory[VGPU_PATH_BYTES];
+    struct vgpu_region_header header;
+    struct stat status;
+    void *memory;
     size_t length = strlen(path);
     memset(member, 0, sizeof *member);
     member->rules = rules;
+    member->shared = true;
     if (length == 0 || length + 1 > VGPU_PATH_BYTES || path[0] != '/') {
         *why = "the region's path must be absolute and shorter than 256 bytes";
         return -EINVAL;
     }
     memcpy(member->path, path, length + 1);
-    memcpy(directory, path, length + 1);
-    char *slash = strrchr(directory, '/');
-    slash[slash == directory] = '\0';
-    if (rules.must_be_mount && !vgpu_path_is_mount(directory)) {
-        *why = "the region's directory isn't a mount";
-        return -EPERM;
-    }
-    int fd = open_or_create(path, directory, why);
+    fill_header(&header);
+    struct file file = {path, rules, VGPU_REGION_BYTES, &header, sizeof header};
+    int fd = open_and_map(&file, &status, &memory, why);
     if (fd < 0) return fd;
-    struct stat status;
-    int error = check_file(fd, rules, &status, why);
-    member->shared = true;
+    member->region = memory;
+    member->device = status.st_dev;
+    member->inode = status.st_ino;
+    int error = check_header(&member->region->header, why);
     if (error == 0) {
-        member->device = status.st_dev;
-        member->inode = status.st_ino;
-        error = map_file(member, fd, why);
+        join_share(member);
+        error = vgpu_slot_claim(member, fd, why);
     }
+    if (error != 0) vgpu_region_leave(member);
     close(fd); /* the mapping keeps the open file description, and so the slot's lock */
     return error;
 }

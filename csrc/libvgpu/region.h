@@ -27,8 +27,11 @@ struct vgpu_region_rules {
     bool private_to_user; /* directory and file must belong to this user (by hand, default place) */
 };
 
+struct vgpu_shares;
+
 struct vgpu_member {
     struct vgpu_region *region;
+    struct vgpu_shares *shares; /* share.h; NULL: can't be had */
     uint64_t token;
     uint32_t slot;
     bool shared; /* false: a private ledger, nobody else to judge */

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "region.h"
+#include "share.h"
 #include "step.h"
 
 #ifndef F_OFD_GETLK /* Linux 3.15; glibc 2.17's headers are older */
@@ -77,7 +78,11 @@ void vgpu_region_recompute(struct vgpu_region *region) {
         __atomic_store_n(&region->devices[device].used_bytes, sums[device], __ATOMIC_RELAXED);
 }
 
-static void empty_slot(struct vgpu_region_slot *slot) {
+/* With the lock. What others have imported from the slot's dead owner is theirs from now on. */
+static void empty_slot(struct vgpu_member *member, uint32_t index) {
+    struct vgpu_region_slot *slot = &member->region->slots[index];
+    vgpu_share_evict(member, index);
+    VGPU_STEP("evicted");
     memset(slot->used_bytes, 0, sizeof slot->used_bytes);
     memset(slot->launches, 0, sizeof slot->launches);
     slot->state = 0;
@@ -107,7 +112,7 @@ bool vgpu_region_sweep(struct vgpu_member *member, int device) {
     VGPU_STEP("sweep-judged");
     if (found == 0 || vgpu_region_lock(member) != 0) return false;
     for (uint32_t i = 0; i < found; i++)
-        if (region->slots[dead[i]].generation == generations[i]) empty_slot(&region->slots[dead[i]]);
+        if (region->slots[dead[i]].generation == generations[i]) empty_slot(member, dead[i]);
     VGPU_STEP("sweep-emptied");
     vgpu_region_recompute(region);
     region->header.changes++;
@@ -216,7 +221,7 @@ int vgpu_slot_claim(struct vgpu_member *member, int fd, const char **why) {
     }
     struct vgpu_region_slot *slot = &region->slots[member->slot];
     bool had_bytes = slot->state && slot_holds(slot, -1);
-    empty_slot(slot);
+    empty_slot(member, member->slot);
     VGPU_STEP("claim-emptied");
     if (had_bytes) {
         vgpu_region_recompute(region);

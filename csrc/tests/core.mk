@@ -1,5 +1,5 @@
 # Unit tests of libvgpu's core: the parts that need no driver, linked into plain programs.
-CORE_PARTS := charge.c message.c quota.c region.c slot.c table.c
+CORE_PARTS := charge.c message.c quota.c region.c share.c slot.c table.c
 CORE_SOURCES := $(CORE_PARTS:%=libvgpu/%)
 CORE_CFLAGS := $(CFLAGS) -Ilibvgpu -Itests
 CORE_HEADERS := $(wildcard libvgpu/*.h include/*.h include/vgpu/*.h tests/core_*.h)

@@ -1,0 +1,228 @@
+/* Memory of other processes: IPC handles, VMM allocations that come by a descriptor, pool pointers, memory of a
+ * graphics API. Who is charged: share.h. */
+#include "body.h"
+#include "linear.h"
+#include "share.h"
+#include "vmm.h"
+
+/* ---- IPC handles of linear memory ---- */
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
+    VGPU_BEGIN(process, real_cuIpcGetMemHandle(pHandle, dptr));
+    struct vgpu_entry entry;
+    CUdeviceptr base = dptr;
+    size_t size = 0;
+    CUresult result = real_cuIpcGetMemHandle(pHandle, dptr);
+    if (result != CUDA_SUCCESS) return result;
+    if (!vgpu_table_find(&process->tables[VGPU_POINTERS], dptr, &entry) &&
+        (real_cuMemGetAddressRange_v2(&base, &size, dptr) != CUDA_SUCCESS ||
+         !vgpu_table_find(&process->tables[VGPU_POINTERS], base, &entry)))
+        return result;
+    uint64_t key = vgpu_share_key(pHandle, sizeof *pHandle);
+    /* A small request's whole block is what others get to hold. */
+    uint64_t bytes = entry.bytes ? entry.bytes : VGPU_BLOCK_BYTES;
+    if (vgpu_share_publish(process, key, entry.device, bytes, entry.bytes == 0) && entry.bytes) {
+        entry.data = key;
+        vgpu_table_put(&process->tables[VGPU_POINTERS], &entry);
+    }
+    return result;
+}
+
+/* The size shows only once the memory is open; what then doesn't fit is closed again. */
+static CUresult opened(struct vgpu_process *process, CUdeviceptr pointer, uint64_t key) {
+    struct vgpu_entry import = {.key = pointer, .data = key, .kind = VGPU_KIND_BUFFER};
+    struct vgpu_entry known;
+    struct vgpu_place place;
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    uint64_t shared_bytes;
+    if (vgpu_table_find(&process->tables[VGPU_IMPORTS], pointer, &known)) { /* once more */
+        vgpu_table_refer(&process->tables[VGPU_IMPORTS], pointer, 1, NULL, NULL);
+        return CUDA_SUCCESS;
+    }
+    if (vgpu_place_current(process, &place)) {
+        import.device = (uint8_t)place.device;
+        import.context = place.context;
+    }
+    if (!vgpu_share_open(process, key, &shared_bytes)) {
+        if (real_cuMemGetAddressRange_v2(&base, &size, pointer) != CUDA_SUCCESS) size = VGPU_BLOCK_BYTES;
+        uint64_t bytes = vgpu_whole_blocks(size);
+        CUresult result = vgpu_charge(process, import.device, VGPU_KIND_BUFFER, bytes);
+        if (result != CUDA_SUCCESS) return result;
+        /* From another container: charged here once, whoever else here opens it. */
+        if (!vgpu_share_publish(process, key, import.device, bytes, false)) {
+            import.data = 0;
+            import.bytes = bytes;
+        }
+    }
+    return vgpu_table_refer(&process->tables[VGPU_IMPORTS], pointer, 1, &import, NULL) > 0 ? CUDA_SUCCESS
+                                                                                           : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void vgpu_import_closed(struct vgpu_process *process, const struct vgpu_entry *import) {
+    if (import->data) vgpu_share_close(process, import->data);
+    vgpu_uncharge(process, import->device, VGPU_KIND_BUFFER, import->bytes);
+}
+
+#define OPEN(call)                                                                                                     \
+    do {                                                                                                               \
+        VGPU_BEGIN(process, call);                                                                                     \
+        CUresult result = call;                                                                                        \
+        if (result != CUDA_SUCCESS) return result;                                                                     \
+        result = opened(process, *pdptr, vgpu_share_key(&handle, sizeof handle));                                      \
+        if (result != CUDA_SUCCESS) real_cuIpcCloseMemHandle(*pdptr);                                                  \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) {
+    OPEN(real_cuIpcOpenMemHandle(pdptr, handle, Flags));
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) {
+    OPEN(real_cuIpcOpenMemHandle_v2(pdptr, handle, Flags));
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
+    VGPU_BEGIN_RELEASE(process, real_cuIpcCloseMemHandle(dptr));
+    struct vgpu_entry import;
+    CUresult result = real_cuIpcCloseMemHandle(dptr);
+    if (result == CUDA_SUCCESS && vgpu_table_refer(&process->tables[VGPU_IMPORTS], dptr, -1, NULL, &import) == 0)
+        vgpu_import_closed(process, &import);
+    return result;
+}
+
+/* ---- VMM allocations ---- */
+
+static int ordinal_device(const struct vgpu_process *process, const CUmemLocation *location) {
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id >= 0 && location->id < process->cuda_devices
+               ? process->index_of[location->id]
+               : -1;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handleType, unsigned long long flags) {
+    VGPU_BEGIN(process, real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags));
+    struct vgpu_entry named, allocation;
+    vgpu_private_lock(&process->vmm_lock);
+    CUresult result = real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+    if (result == CUDA_SUCCESS && vgpu_table_find(&process->tables[VGPU_HANDLES], handle, &named) &&
+        vgpu_table_find(&process->tables[VGPU_ALLOCATIONS], named.data, &allocation) && allocation.data == 0) {
+        uint64_t key =
+            handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? vgpu_share_key_of_fd(*(const int *)shareableHandle)
+            : handleType == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(shareableHandle, sizeof(CUmemFabricHandle))
+                                                      : 0;
+        if (vgpu_share_publish(process, key, allocation.device, allocation.bytes, false)) {
+            allocation.data = key;
+            vgpu_table_put(&process->tables[VGPU_ALLOCATIONS], &allocation);
+        }
+    }
+    vgpu_private_unlock(&process->vmm_lock);
+    return result;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+                                        CUmemAllocationHandleType shHandleType) {
+    VGPU_BEGIN(process, real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType));
+    CUmemAllocationProp properties;
+    uint64_t bytes = 0;
+    vgpu_private_lock(&process->vmm_lock);
+    CUresult result = real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
+    if (result == CUDA_SUCCESS && real_cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS) {
+        int device = ordinal_device(process, &properties.location);
+        uint64_t key = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                           ? vgpu_share_key_of_fd((int)(intptr_t)osHandle)
+                       : shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(osHandle, sizeof(CUmemFabricHandle))
+                                                                   : 0;
+        if (device >= 0) {
+            struct vgpu_entry fresh = {.device = (uint8_t)device};
+            if (vgpu_share_open(process, key, &bytes)) fresh.data = key;
+            struct vgpu_entry named = {.data = ++process->vmm_number};
+            if (vgpu_table_refer(&process->tables[VGPU_HANDLES], *handle, 1, &named, NULL) == 1)
+                vgpu_table_refer(&process->tables[VGPU_ALLOCATIONS], named.data, 1, &fresh, NULL);
+        }
+    }
+    vgpu_private_unlock(&process->vmm_lock);
+    return result;
+}
+
+CUresult vgpu_vmm_learn_size(struct vgpu_process *process, uint64_t number, uint64_t bytes) {
+    struct vgpu_entry allocation;
+    uint64_t whole_bytes = vgpu_whole_blocks(bytes);
+    if (!vgpu_table_find(&process->tables[VGPU_ALLOCATIONS], number, &allocation) || allocation.data ||
+        allocation.bytes >= whole_bytes)
+        return CUDA_SUCCESS;
+    CUresult result = vgpu_charge(process, allocation.device, VGPU_KIND_BUFFER, whole_bytes - allocation.bytes);
+    if (result == CUDA_SUCCESS) {
+        allocation.bytes = whole_bytes;
+        vgpu_table_put(&process->tables[VGPU_ALLOCATIONS], &allocation);
+    }
+    return result;
+}
+
+/* ---- memory of pools ---- */
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr) {
+    VGPU_BEGIN(process, real_cuMemPoolExportPointer(shareData_out, ptr));
+    struct vgpu_entry pooled;
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    CUresult result = real_cuMemPoolExportPointer(shareData_out, ptr);
+    if (result == CUDA_SUCCESS && vgpu_table_find(&process->tables[VGPU_POOLED], ptr, &pooled) &&
+        real_cuMemGetAddressRange_v2(&base, &size, ptr) == CUDA_SUCCESS) {
+        uint64_t key = vgpu_share_key(shareData_out, sizeof *shareData_out);
+        if (vgpu_share_publish(process, key, pooled.device, vgpu_whole_blocks(size), true)) {
+            pooled.bytes = key;
+            vgpu_table_put(&process->tables[VGPU_POOLED], &pooled);
+        }
+    }
+    return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData) {
+    VGPU_BEGIN(process, real_cuMemPoolImportPointer(ptr_out, pool, shareData));
+    CUresult result = real_cuMemPoolImportPointer(ptr_out, pool, shareData);
+    if (result != CUDA_SUCCESS) return result;
+    result = opened(process, *ptr_out, vgpu_share_key(shareData, sizeof *shareData));
+    if (result != CUDA_SUCCESS) real_cuMemFree_v2(*ptr_out);
+    return result;
+}
+
+/* ---- memory of a graphics API ---- */
+
+CUresult cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *memHandleDesc) {
+    VGPU_BEGIN(process, real_cuImportExternalMemory(extMem_out, memHandleDesc));
+    struct vgpu_place place;
+    uint64_t shared_bytes, key = 0;
+    if (!extMem_out || !memHandleDesc || !vgpu_place_current(process, &place))
+        return real_cuImportExternalMemory(extMem_out, memHandleDesc);
+    if (memHandleDesc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
+        key = vgpu_share_key_of_fd(memHandleDesc->handle.fd); /* the driver closes it */
+    uint64_t bytes = vgpu_share_open(process, key, &shared_bytes) ? 0 : vgpu_whole_blocks(memHandleDesc->size);
+    if (bytes) key = 0;
+    CUresult result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, bytes);
+    if (result == CUDA_SUCCESS) {
+        result = real_cuImportExternalMemory(extMem_out, memHandleDesc);
+        if (result != CUDA_SUCCESS) vgpu_uncharge(process, place.device, VGPU_KIND_BUFFER, bytes);
+    }
+    if (result == CUDA_SUCCESS) {
+        struct vgpu_entry import = {.bytes = bytes,
+                                    .data = key,
+                                    .device = (uint8_t)place.device,
+                                    .kind = VGPU_KIND_BUFFER,
+                                    .context = place.context};
+        vgpu_table_refer(&process->tables[VGPU_IMPORTS], (uint64_t)(uintptr_t)*extMem_out, 1, &import, NULL);
+    } else if (key) {
+        vgpu_share_close(process, key);
+    }
+    return result;
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
+    VGPU_BEGIN_RELEASE(process, real_cuDestroyExternalMemory(extMem));
+    struct vgpu_entry import;
+    CUresult result = real_cuDestroyExternalMemory(extMem);
+    if (result == CUDA_SUCCESS &&
+        vgpu_table_refer(&process->tables[VGPU_IMPORTS], (uint64_t)(uintptr_t)extMem, -1, NULL, &import) == 0)
+        vgpu_import_closed(process, &import);
+    return result;
+}

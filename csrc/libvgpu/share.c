@@ -1,0 +1,124 @@
+#include "share.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "charge.h"
+#include "step.h"
+
+uint64_t vgpu_share_key(const void *bytes, uint64_t count) {
+    uint64_t key = UINT64_C(14695981039346656037); /* FNV-1a */
+    for (uint64_t i = 0; i < count; i++)
+        key = (key ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    return key ? key : 1;
+}
+
+uint64_t vgpu_share_key_of_fd(int fd) {
+    struct stat status;
+    if (fstat(fd, &status) != 0 || S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode)) return 0;
+    uint64_t identity[2] = {status.st_dev, status.st_ino};
+    return vgpu_share_key(identity, sizeof identity);
+}
+
+static uint64_t bit(uint32_t slot) {
+    return UINT64_C(1) << (slot % 64);
+}
+
+static struct vgpu_share *find(const struct vgpu_member *member, uint64_t key) {
+    for (int i = 0; member->shares && i < VGPU_MAX_SHARES; i++)
+        if (member->shares->shares[i].key == key) return &member->shares->shares[i];
+    return NULL;
+}
+
+/* With the lock. A user other than `slot`, VGPU_MAX_SLOTS if there is none. One that has died meanwhile is as good as
+ * any: he is found dead at the next look, and it is handed on again. */
+static uint32_t other_user(const struct vgpu_share *share, uint32_t slot) {
+    for (uint32_t word = 0; word < VGPU_MAX_SLOTS / 64; word++) {
+        uint64_t users = share->users[word];
+        if (word == slot / 64) users &= ~bit(slot);
+        if (users) return word * 64 + (uint32_t)__builtin_ctzll(users);
+    }
+    return VGPU_MAX_SLOTS;
+}
+
+/* With the lock. First the new owner is charged, then he is the owner: killed in between, the bytes are charged twice
+ * until he ends, but never to nobody. */
+static void hand_on(struct vgpu_region *region, struct vgpu_share *share, uint32_t heir) {
+    uint64_t *bytes = &region->slots[heir].used_bytes[share->device % VGPU_MAX_DEVICES][VGPU_KIND_BUFFER];
+    __atomic_store_n(bytes, *bytes + share->bytes, __ATOMIC_RELAXED);
+    VGPU_STEP("share-handed");
+    share->owner = (uint64_t)region->slots[heir].generation << 32 | (heir + 1);
+    share->apart = 0;
+}
+
+void vgpu_share_evict(struct vgpu_member *member, uint32_t slot) {
+    for (int i = 0; member->shares && i < VGPU_MAX_SHARES; i++) {
+        struct vgpu_share *share = &member->shares->shares[i];
+        if (!share->key || !(share->users[slot / 64] & bit(slot))) continue;
+        uint32_t heir = other_user(share, slot);
+        if (heir == VGPU_MAX_SLOTS) {
+            memset(share, 0, sizeof *share);
+            continue;
+        }
+        if ((uint32_t)share->owner == slot + 1) hand_on(member->region, share, heir);
+        share->users[slot / 64] &= ~bit(slot);
+    }
+}
+
+bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, uint64_t bytes, bool apart) {
+    struct vgpu_member *member = process->member;
+    bool noted = false;
+    if (!key || vgpu_region_lock(member) != 0) return false;
+    struct vgpu_share *share = find(member, key);
+    if (!share) share = find(member, 0);
+    if (share && share->key == 0) {
+        memset(share->users, 0, sizeof share->users);
+        share->users[member->slot / 64] = bit(member->slot);
+        share->owner = member->token;
+        share->bytes = bytes;
+        share->device = (uint32_t)device;
+        share->apart = apart;
+        share->key = key;
+        noted = true;
+    } else if (share) {
+        noted = share->owner == member->token; /* exported once more */
+    }
+    vgpu_region_unlock(member);
+    return noted;
+}
+
+bool vgpu_share_open(struct vgpu_process *process, uint64_t key, uint64_t *bytes) {
+    struct vgpu_member *member = process->member;
+    if (!key || vgpu_region_lock(member) != 0) return false;
+    struct vgpu_share *share = find(member, key);
+    if (share) {
+        share->users[member->slot / 64] |= bit(member->slot);
+        *bytes = share->bytes;
+    }
+    vgpu_region_unlock(member);
+    return share != NULL;
+}
+
+bool vgpu_share_close(struct vgpu_process *process, uint64_t key) {
+    struct vgpu_member *member = process->member;
+    if (!key || vgpu_region_lock(member) != 0) return false;
+    struct vgpu_share *share = find(member, key);
+    uint64_t give_back = 0;
+    int device = 0;
+    if (share) {
+        uint32_t heir = other_user(share, member->slot);
+        if (share->owner == member->token) {
+            device = (int)(share->device % VGPU_MAX_DEVICES);
+            give_back = share->apart ? 0 : share->bytes;
+            if (heir != VGPU_MAX_SLOTS) {
+                hand_on(member->region, share, heir);
+                __atomic_fetch_add(&member->region->devices[device].used_bytes, share->bytes, __ATOMIC_RELAXED);
+            }
+        }
+        share->users[member->slot / 64] &= ~bit(member->slot);
+        if (heir == VGPU_MAX_SLOTS) memset(share, 0, sizeof *share);
+    }
+    vgpu_region_unlock(member);
+    vgpu_uncharge(process, device, VGPU_KIND_BUFFER, give_back);
+    return share != NULL;
+}
