@@ -31,3 +31,9 @@ $(ROUTES)/$(1)/libroute_wrapper.so: tests/route_wrapper.c
 all: $(ROUTE_RESULTS:%=$(ROUTES)/$(1)/%)
 endef
 $(foreach arch,$(ROUTE_ARCHES),$(eval $(call ROUTE_RULES,$(arch))))
+
+# Linked with the simulated driver, which is the one that has real memory to give.
+$(BUILD)/tests/route_eight: tests/route_eight.c include/cuda_api.h $(BUILD)/simgpu/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC_x86_64) $(ROUTE_CFLAGS) $< $(BUILD)/simgpu/libcuda.so.1 -o $@
+all: $(BUILD)/tests/route_eight
