@@ -82,7 +82,7 @@ class Monitor:
         return self.process.wait(20)
 
 
-def port_of(log: Path, process: subprocess.Popen[str]) -> int:
+def port_of(log: Path, process: subprocess.Popen[Any]) -> int:
     """Wait for the line that says where it serves."""
     for _ in range(600):
         for line in log.read_text().splitlines():
