@@ -56,10 +56,17 @@ class Node:
         self._programs = programs
 
     def preparation(self) -> list[str]:
-        """Shell commands for the mount namespace: a kubelet root that is shared (monitors see later mounts)."""
+        """Shell commands for the mount namespace: what containerd, kubelet and chart write at fixed places stays ours.
+
+        The kubelet's root is a shared mount: else no pod sees what is mounted there later.
+        """
+        var = self.folder / "var"
+        options = f"lowerdir=/var,upperdir={var}/upper,workdir={var}/work"
         own = self.folder / "kubelet"
         return [
-            "umask 022; mkdir -p /run/netns && mount -t tmpfs netns /run/netns && mount --make-rshared /run/netns",
+            "umask 022; mount -t tmpfs run /run; mkdir /run/netns /run/lock",
+            "mount -t tmpfs netns /run/netns; mount --make-rshared /run/netns",
+            f"umask 022; mkdir -p {var}/upper {var}/work; mount -t overlay -o {options} var /var",
             f"mkdir -p {own} {KUBELET_ROOT}; mount --bind {own} {KUBELET_ROOT}; mount --make-rshared {KUBELET_ROOT}",
         ]
 

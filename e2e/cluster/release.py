@@ -27,8 +27,16 @@ class Release:
         self._replicas: dict[int, str] = {}
 
     def install(self, *arguments: str) -> str:
-        """Install or upgrade; helm's output."""
-        target = ["upgrade", "--install", NAME, str(CHART), f"--namespace={NAME}", "--create-namespace"]
+        """Install or upgrade to these values (helm would keep the last ones where none are given); helm's output."""
+        target = [
+            "upgrade",
+            "--install",
+            NAME,
+            str(CHART),
+            f"--namespace={NAME}",
+            "--create-namespace",
+            "--reset-values",
+        ]
         return self.cluster.helm(*target, *arguments)
 
     def uninstall(self) -> None:

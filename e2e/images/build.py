@@ -135,7 +135,7 @@ def _make(layer: Path, layers: list[Path], stage: Stage, number: int, origin: Pa
 
 
 def write_archive(image: Image, name: str, archive: Path) -> None:
-    """The image as an archive that `ctr images import` and `docker load` take; layers that it has already stay."""
+    """The image as an archive that `ctr images import` and `docker load` take; written only if it is another one."""
     config = {
         "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         + [f"{key}={value}" for key, value in image.stage.variables(len(image.stage.steps)).items()],
@@ -156,6 +156,10 @@ def write_archive(image: Image, name: str, archive: Path) -> None:
     file = hashlib.sha256(content).hexdigest() + ".json"
     links = [digest.removeprefix("sha256:") + ".tar" for digest in digests]
     manifest = [{"Config": file, "RepoTags": [name], "Layers": links}]
+    written = archive.with_suffix(".json")
+    if archive.exists() and written.exists() and json.loads(written.read_text()) == manifest:
+        return
+    written.unlink(missing_ok=True)
     work = archive.with_suffix(".partial")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -166,6 +170,7 @@ def write_archive(image: Image, name: str, archive: Path) -> None:
             os.link(layer, work / link)
     subprocess.run(["tar", "--create", "--file", str(archive), "--directory", str(work), "."], check=True)
     shutil.rmtree(work)
+    written.write_text(json.dumps(manifest))
 
 
 def _layer_archive(layer: Path) -> Path:
