@@ -228,15 +228,17 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     return result;
 }
 
-/* What is in use lives on until it is freed; the pool can't be asked any more. */
+/* What is in use lives on until it is freed; the pool can't be asked any more. What that is, only the reservation of a
+ * trimmed pool tells: the bytes in use leave out what lies between them. */
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     VGPU_BEGIN_RELEASE(process, real_cuMemPoolDestroy(pool));
     struct vgpu_entry entry;
     vgpu_private_lock(&process->pool_lock);
-    uint64_t used = pool ? vgpu_whole_blocks(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) : 0;
+    if (pool) real_cuMemPoolTrimTo(pool, 0);
+    uint64_t held = pool ? vgpu_whole_blocks(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)) : 0;
     CUresult result = real_cuMemPoolDestroy(pool);
     if (result == CUDA_SUCCESS && vgpu_table_take(&process->tables[VGPU_POOLS], key_of(pool), &entry)) {
-        uint64_t stays = entry.data != HOST_POOL && entry.references > 0 ? used : 0;
+        uint64_t stays = entry.data != HOST_POOL && entry.references > 0 ? held : 0;
         if (entry.bytes > stays) vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes - stays);
         if (stays) {
             entry.bytes = stays;
