@@ -25,7 +25,13 @@ REQUIREMENTS = {
     "cuda12": ["cuda-bindings==12.9.10", "cuda-core==1.2.2"],
     "cuda13": ["cuda-bindings==13.4.4", "cuda-core==1.2.2"],
     # The compiler's next major version refuses the simulated card's compute capability.
-    "numba": ["numba-cuda==0.30.4", "cuda-bindings==13.4.4", "nvidia-cuda-nvrtc<14"],
+    "numba": [
+        "numba-cuda==0.30.4",
+        "cuda-bindings==13.4.4",
+        "nvidia-cuda-nvrtc<14",
+        "nvidia-cuda-runtime<14",
+        "nvidia-nvvm<14",
+    ],
     "nvml11": ["nvidia-ml-py==11.525.150"],
     "nvml13": ["nvidia-ml-py==13.615.71"],
 }

@@ -30,9 +30,9 @@ def test_every_way_to_take_memory_ends_at_the_quota(
 def test_memory_resources_of_cuda_core_end_at_the_quota(
     container: Container, expect_two_of_eight: Callable[..., None], client: str
 ) -> None:
-    """cuda-core's pools, virtual and managed memory."""
+    """cuda-core's pools and virtual memory."""
     with container.talk(client, "core") as conversation:
         assert conversation.hear()["name"] == "Tesla T4"
         conversation.go_on()
-        for way in ["default", "pool", "virtual", "managed"]:
-            expect_two_of_eight(conversation, way, charged_when_taken=way != "managed")
+        for way in ["default", "pool", "virtual"]:
+            expect_two_of_eight(conversation, way)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from cuda.core import Device, DeviceMemoryResource, ManagedMemoryResource, VirtualMemoryResource
+from cuda.core import Device, DeviceMemoryResource, VirtualMemoryResource
 from dialogue import GIB, eight_times, tell
 
 
@@ -17,7 +17,6 @@ def main():
         "default": device.memory_resource,
         "pool": DeviceMemoryResource(device),
         "virtual": VirtualMemoryResource(device),
-        "managed": ManagedMemoryResource(),
     }
 
     def give(buffer):
