@@ -139,6 +139,25 @@ def configuration(ca: bytes) -> dict[str, Any]:
     }
 
 
+# By this KAI's presence shows; what it holds is of no interest here.
+QUEUES: dict[str, Any] = {
+    "metadata": {"name": "queues.scheduling.run.ai"},
+    "spec": {
+        "group": "scheduling.run.ai",
+        "scope": "Cluster",
+        "names": {"kind": "Queue", "plural": "queues"},
+        "versions": [
+            {
+                "name": "v2",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
 def main() -> None:
     """Serve and schedule until killed."""
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster.kai", description=__doc__)
