@@ -36,6 +36,15 @@ def objects(parent: Object, key: str, where: str) -> list[Object]:
     return value
 
 
+def named(parent: Object, key: str, where: str) -> list[Object]:
+    """Return the list of objects under `key`, in which a name is a string."""
+    entries = objects(parent, key, where)
+    for entry in entries:
+        if not isinstance(entry.get("name", ""), str):
+            raise MalformedObjectError(f"{where}.{key} has an entry whose name is not a string")
+    return entries
+
+
 def text(parent: Object, key: str, where: str) -> str:
     """Return the text under `key`, an empty one where there is none."""
     value = parent.get(key)
@@ -77,8 +86,8 @@ class Container:
             index=index,
             raw=raw,
             name=text(raw, "name", where),
-            env=objects(raw, "env", where),
-            mounts=objects(raw, "volumeMounts", where),
+            env=named(raw, "env", where),
+            mounts=named(raw, "volumeMounts", where),
             devices=objects(raw, "volumeDevices", where),
             security=mapping(raw, "securityContext", where),
         )
@@ -119,7 +128,7 @@ class Pod:
             spec=spec,
             containers=_containers(spec, "containers"),
             init_containers=_containers(spec, "initContainers"),
-            volumes=objects(spec, "volumes", "spec"),
+            volumes=named(spec, "volumes", "spec"),
         )
         if not pod.containers:
             raise MalformedObjectError("spec.containers is empty")

@@ -177,11 +177,11 @@ class ReviewWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
         self._buffered += len(conn.buffer) - before
         if len(request) <= _LARGE_BYTES:
             # Not blocking: an answer fits the socket's buffer, and who doesn't read answers loses the connection.
-            self._answered(conn, keep=self._answer(conn, request))
+            self._answered(conn, self._answer(conn, request))
         else:
             conn.sock.settimeout(self._server.read_timeout)
             future = self.tpool.submit(self._answer, conn, request)
-            future.add_done_callback(lambda done: self.method_queue.defer(self._answered, conn, keep=_kept(done)))
+            future.add_done_callback(lambda done: self.method_queue.defer(self._answered, conn, _kept(done)))
 
     def _answer(self, conn: Connection, request: bytes) -> bool:
         """Answer one request. Returns whether the connection goes on."""

@@ -11,6 +11,7 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,13 @@ class Case:
         path = self.folder / file
         return yaml.safe_load(path.read_text()) if path.exists() else None
 
+    @cached_property
     def rules(self) -> config.Rules:
         arguments = [part for flag, value in self.flags.items() for part in ("--" + flag, value)]
         return config.load([*CERTIFICATE, *arguments], {}).rules
 
     def decide(self, pod: Object | None = None) -> Decision:
-        return decide(
-            Pod.read(self.pod if pod is None else pod), NAMESPACE, self.rules(), Labels(self.namespace_labels)
-        )
+        return decide(Pod.read(self.pod if pod is None else pod), NAMESPACE, self.rules, Labels(self.namespace_labels))
 
     def files(self) -> set[str]:
         """Names of the files that a test of this case reads."""
