@@ -105,6 +105,15 @@ static void print_device(const struct vgpu_region_device *device, unsigned index
     probe_json_end(json, '}');
 }
 
+static bool holds_anything(const struct vgpu_region_slot *slot) {
+    for (unsigned d = 0; d < VGPU_MAX_DEVICES; d++) {
+        for (int k = 0; k < VGPU_KINDS; k++) {
+            if (slot->used_bytes[d][k] != 0) return true;
+        }
+    }
+    return false;
+}
+
 static void print_slot(const struct vgpu_region_slot *slot, size_t index, const char *alive, unsigned devices,
                        struct probe_json *json) {
     if (json->stream == NULL) printf("slot %-4zu pid %d, %s\n", index, slot->pid, alive);
@@ -158,8 +167,11 @@ int probe_region(const struct probe_options *options) {
     probe_json_end(&json, ']');
     probe_json_begin(&json, "slots", '[');
     for (size_t i = 0; i < VGPU_MAX_SLOTS; i++) {
-        if (region->slots[i].state == 0) continue;
-        print_slot(&region->slots[i], i, liveness(fd, i), devices, &json);
+        const struct vgpu_region_slot *slot = &region->slots[i];
+        if (slot->state == 0) continue;
+        const char *alive = liveness(fd, i);
+        /* A slot is kept after its process until somebody needs it: nothing of interest. */
+        if (strcmp(alive, "gone") != 0 || holds_anything(slot)) print_slot(slot, i, alive, devices, &json);
     }
     probe_json_end(&json, ']');
     probe_json_end(&json, '}');
