@@ -67,7 +67,7 @@ class Chain:
         port = free_port()
         address = f"127.0.0.1:{port}"
         self._start("webhook", port, "--listen", address, "--tls-cert", str(certificate), "--tls-key", str(key),
-                    "--library-base", str(self.node.library_base))  # fmt: skip
+                    "--library-base", str(self.node.library_base), "--drain", "0s")  # fmt: skip
         self.admission = Admission(f"https://{address}/mutate", certificate)
         return self.admission
 

@@ -7,6 +7,7 @@ from the runner's main thread: the kernel's watch on the parent is a watch on th
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
 # Where GPU nodes commonly show the driver in a container.
 DRIVER_DIRECTORY = "/usr/local/nvidia/lib64"
 CARD_DIRECTORY = "/run/simgpu"
+_TERMINATION_SECONDS = 15
 _ETC = ("passwd", "group", "nsswitch.conf", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "hosts")
 _NVIDIA_SMI = """#!/bin/sh
 # The host's own program where it gets on with the simulated driver, else the same query by the probe.
@@ -112,7 +114,7 @@ class Node:
             stderr=output,
             preexec_fn=linux.die_with_parent,  # noqa: PLW1509 — one thread
         )
-        self._stack.callback(_end, process)
+        self._stack.callback(_terminate, process)
         return process
 
     def driver_env(self) -> dict[str, str]:
@@ -150,7 +152,7 @@ class Node:
         if failure or not pid:
             process.wait()
             raise ContainerError(failure or "the sandbox ended before the container started")
-        self._stack.callback(_end, process)
+        self._stack.callback(_kill, process, int(pid))
         return process, int(pid)
 
     def image_mounts(self, with_driver: bool) -> list[Mount]:
@@ -223,7 +225,18 @@ class Node:
             raise ContainerError(f"ldconfig failed in the image: {errors.decode(errors='replace')}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with process:  # closes its pipes and waits for it
-        if process.poll() is None:
+def _kill(sandbox: subprocess.Popen[bytes], pid: int) -> None:
+    """End a container's process. Its sandbox waits for it, so the pid is no other one's and no zombie is left."""
+    with sandbox:  # closes its pipes and waits for it
+        if sandbox.poll() is None:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """End a program of the node, which may have children to take along."""
+    with process:
+        process.terminate()
+        try:
+            process.wait(_TERMINATION_SECONDS)
+        except subprocess.TimeoutExpired:
             process.kill()

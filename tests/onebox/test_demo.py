@@ -1,5 +1,6 @@
 """`make demo` tells the truth: it ends well only where the promise is kept, and README shows the pod that it runs."""
 
+import contextlib
 import os
 import re
 import signal
@@ -58,6 +59,45 @@ def test_kept_demo_stays_up_until_it_is_ended() -> None:
     while not is_free(port) and time.monotonic() < end:
         time.sleep(0.05)
     assert is_free(port)
+
+
+def test_where_no_namespaces_are_allowed_one_sentence_says_the_remedy() -> None:
+    script = 'echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+    prefix = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
+    command = [*prefix, sys.executable, "-m", "e2e.onebox.demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "run it as root, or allow unprivileged user namespaces" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_demo_leaves_nothing_behind(number: int) -> None:
+    """Ended while the first pod runs: no process, no directory of it is left."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "e2e.onebox.demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        said = iter(demo.stdout.readline, "")
+        directory = next(hit[1] for line in said if (hit := re.search(r"(/\S*/onebox/node-\w+)/", line)))
+        next(line for line in said if line.startswith("[6/"))
+        demo.send_signal(number)
+        demo.stdout.read()
+        assert demo.wait(timeout=60) != 0
+    end = time.monotonic() + 30
+    while (left := leftovers(directory)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left == []
+
+
+def leftovers(directory: str) -> list[str]:
+    """What is still there of a node: its directory, and processes that name it or have it mounted."""
+    found = [directory] if Path(directory).exists() else []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if directory in (process / "cmdline").read_text() + (process / "mountinfo").read_text():
+                found.append(str(process))
+    return found
 
 
 def test_a_library_that_enforces_nothing_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
