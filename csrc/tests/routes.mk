@@ -3,12 +3,13 @@
 ROUTES := $(BUILD)/tests/routes
 # A tail call would make the caller of the caller the one who asks.
 ROUTE_CFLAGS = $(filter-out -MMD -MP,$(CFLAGS)) -fno-optimize-sibling-calls -fPIC -Itests
-ROUTE_PROGRAMS := route_chain route_errors route_list route_names route_namespaces route_where
+ROUTE_PROGRAMS := route_chain route_direct route_errors route_list route_names route_namespaces route_where
 ROUTE_RESULTS := $(ROUTE_PROGRAMS) libcuda.so.1 older/libcuda.so.1 unexported/libcuda.so.1 libroute_caller.so \
 	libroute_wrapper.so
 ROUTE_ARCHES := x86_64 aarch64
 
 ROUTE_LINK_route_chain := libcuda.so.1
+ROUTE_LINK_route_direct := libcuda.so.1
 ROUTE_LINK_route_names := libroute_caller.so
 
 define ROUTE_RULES

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from .conftest import Routes
+from .routes import Routes
 
 MADE_UP = [
     "cu", "cuda", "cuFoo", "cublasCreate_v2", "cudaMalloc", "cuMemAlloc_v2x", "cuMemAllo", "nv", "nvmlInit_v2", "dl",
@@ -36,15 +35,10 @@ def _names_of_libc() -> list[str]:
 @pytest.fixture(scope="module")
 def answers(routes: Routes) -> dict[str, list[str]]:
     text = "\n".join(MADE_UP + _names_of_libc()) + "\n"
-    environment = {"LD_LIBRARY_PATH": str(routes.folder)}
-    said = {}
-    for how, preload in (("bare", {}), ("with the library", {"LD_PRELOAD": str(routes.library)})):
-        done = subprocess.run(
-            [routes.folder / "route_names"], input=text, env=environment | preload, text=True, capture_output=True,
-            check=True,
-        )  # fmt: skip
-        said[how] = done.stdout.splitlines()
-    return said
+    return {
+        "bare": routes.run("route_names", text=text).splitlines(),
+        "with the library": routes.run("route_names", text=text, preload=(routes.library,)).splitlines(),
+    }
 
 
 def test_answers_are_libcs_own(answers: dict[str, list[str]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Card
 
 from . import hooklist, vendor
-from .conftest import Routes
+from .routes import Routes
 
 STATUS_OF = {"VERSION": "none 2", "NOTFOUND": "none 1"}
 

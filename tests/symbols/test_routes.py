@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Routes
+from .routes import Routes
 
 OURS, DRIVER, CALLER = "libvgpu.so", "libcuda.so.1", "libroute_caller.so"
 
@@ -86,10 +86,14 @@ def test_function_that_an_older_driver_lacks_is_absent_by_name(routes: Routes, w
     assert routes.where(way, "cuMemAllocAsync", older).startswith("absent: route_where: undefined symbol")
 
 
-def test_second_copy_of_the_driver_is_led_to_the_hooks_too(routes: Routes, tmp_path: Path) -> None:
-    copy = tmp_path / "other-name.so"
-    copy.write_bytes((routes.folder / DRIVER).read_bytes())
+def test_second_copy_of_the_driver_is_led_to_the_hooks_too(routes: Routes) -> None:
+    copy = routes.copy(routes.folder / DRIVER, "driver-under-another-name.so")
     assert routes.where("handle", "cuMemAlloc_v2", copy) == OURS
+
+
+def test_program_that_never_loads_libdl_reaches_the_driver(routes: Routes) -> None:
+    """Before glibc 2.34 dlsym and its like aren't even loaded here."""
+    assert routes.run("route_direct", preload=(routes.library,)) == "702\n"
 
 
 @pytest.mark.parametrize("when", ["ROUTE_CONSTRUCTOR", "ROUTE_DESTRUCTOR"])
@@ -140,3 +144,12 @@ def test_namespaces_do_not_run_out_when_a_program_opens_and_closes_them(routes: 
     """glibc has 16: one in which nothing of the program's is left is used again."""
     said = routes.run("route_namespaces", preload=(routes.library,), environment={"CUDA_DEVICE_MEMORY_LIMIT": "1g"})
     assert said == "100 rounds\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["/bin/true"], ["/bin/bash", "-c", "echo $((6 * 7)) $(echo forked)"], ["/usr/bin/perl", "-e", "print 42"]],
+)
+def test_ordinary_programs_run_unchanged(routes: Routes, command: list[str]) -> None:
+    """Without a driver nothing happens: same output, and not a word on stderr."""
+    assert routes.run(*command, preload=(routes.library,)) == routes.run(*command)

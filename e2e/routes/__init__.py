@@ -1,0 +1,1 @@
+"""Routes to the driver inside other systems."""

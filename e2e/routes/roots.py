@@ -1,0 +1,78 @@
+"""Root folders of other systems, made by debootstrap once and kept in the user's cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SUITE = "bullseye"  # glibc 2.31: dlsym is still in libdl.so.2, which programs may do without
+MIRROR = "http://deb.debian.org/debian"
+EMULATOR = "qemu-aarch64-static"
+
+
+class UnavailableError(RuntimeError):
+    """A root folder can't be made here; the message says what is missing and how to come by it."""
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kai-resource-isolator" / "routes"
+
+
+def _require(program: str, package: str) -> None:
+    if not shutil.which(program):
+        raise UnavailableError(f"the route tests need {program}: apt-get install {package}")
+
+
+def provide(arch: str) -> Path:
+    """The root folder of `amd64` or `arm64`. Another architecture's is only unpacked: no program in it was ever run."""
+    root = _cache() / f"{SUITE}-{arch}"
+    if root.exists():
+        return root
+    if os.geteuid() != 0:
+        raise UnavailableError(f"debootstrap must be root: run the route tests once as root, which fills {_cache()}")
+    _require("debootstrap", "debootstrap")
+    partial = root.with_name(f"{root.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    foreign = ["--foreign"] if arch == "arm64" else []
+    done = subprocess.run(
+        ["debootstrap", "--variant=minbase", f"--arch={arch}", *foreign, SUITE, partial, MIRROR],
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        last = "\n".join(done.stdout.splitlines()[-5:] + done.stderr.splitlines()[-5:])
+        raise UnavailableError(f"debootstrap of {SUITE} for {arch} failed:\n{last}")
+    shutil.rmtree(partial / "var" / "cache" / "apt")
+    partial.rename(root)
+    return root
+
+
+def install(root: Path, programs: Path, library: Path) -> tuple[Path, Path]:
+    """Put the route programs and the library into the root folder; where both are, as seen from inside."""
+    inside = Path("/opt/routes")
+    outside = root / inside.relative_to("/")
+    shutil.rmtree(outside, ignore_errors=True)
+    shutil.copytree(programs, outside / "programs")
+    shutil.copy2(library, outside / library.name)
+    return inside / "programs", inside / library.name
+
+
+def chrooted(root: Path, command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Start a program with `root` as its /."""
+    _require("chroot", "coreutils")
+    inner = [f"{name}={value}" for name, value in environment.items()]
+    return ["chroot", str(root), "/usr/bin/env", "-i", *inner, *command], {"PATH": os.environ["PATH"]}
+
+
+def emulated(root: Path, command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Start an aarch64 program under qemu-user, which looks files up below `root` first."""
+    _require(EMULATOR, "qemu-user-static")
+    variables = [part for name, value in environment.items() if name != "PATH" for part in ("-E", f"{name}={value}")]
+    program, *arguments = command
+    outside = str(root / Path(program).relative_to("/"))
+    return [EMULATOR, "-L", str(root), *variables, outside, *arguments], {"PATH": os.defpath}
