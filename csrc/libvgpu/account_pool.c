@@ -213,10 +213,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     if (result != CUDA_SUCCESS || !pool || !poolProps) return result;
     struct vgpu_entry entry = {.key = key_of(*pool), .kind = VGPU_KIND_BUFFER};
     int id = poolProps->location.id;
-    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    struct vgpu_place place;
+    if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        if (id >= 0 && id < process->cuda_devices) entry.device = process->index_of[id];
+    } else if (poolProps->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED) {
         entry.data = HOST_POOL;
-    else if (id >= 0 && id < process->cuda_devices)
-        entry.device = process->index_of[id];
+    } else { /* its memory may come to any device that touches it */
+        entry.device = (uint8_t)(vgpu_place_current(process, &place) ? place.device : process->index_of[0]);
+    }
     vgpu_private_lock(&process->pool_lock);
     if (vgpu_table_put(&process->tables[VGPU_POOLS], &entry) != 0) {
         real_cuMemPoolDestroy(*pool);

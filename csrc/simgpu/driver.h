@@ -34,6 +34,8 @@ struct device {
     struct CUctx_st *primary;
     CUmemoryPool default_pool;
     CUmemoryPool current_pool;
+    CUmemoryPool managed_default_pool; /* NULL until asked for */
+    CUmemoryPool managed_pool;
     CUmemoryPool graph_pool;
     struct small_heap *heap;     /* of requests below 1 MiB */
     struct small_heap *low_heap; /* the same at addresses below 4 GiB */

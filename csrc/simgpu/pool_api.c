@@ -53,14 +53,19 @@ CUAPI(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) {
 
 CUAPI(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties)) {
     ENTER();
-    if (!pool || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
     CUmemLocation where = properties->location;
+    bool managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!managed && properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    /* Managed memory may prefer any place or none; the harshest case is simulated: all of it is on the card at once. */
+    if (managed && where.type != CU_MEM_LOCATION_TYPE_DEVICE) where = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
     bool host = where.type == CU_MEM_LOCATION_TYPE_HOST || where.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
     if (!host && (where.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(where.id)))
         return CUDA_ERROR_INVALID_VALUE;
     if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     driver_lock();
     *pool = pool_new_locked(host ? 0 : where.id, properties);
+    if (*pool) (*pool)->host = host;
     driver_unlock();
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -78,8 +83,11 @@ CUAPI(cuMemPoolDestroy, (CUmemoryPool pool)) {
     TRY(pool_enter(pool));
     CUresult result = pool->standard ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
-        for (int i = 0; i < driver.devices; i++)
-            if (driver.device[i].current_pool == pool) driver.device[i].current_pool = driver.device[i].default_pool;
+        for (int i = 0; i < driver.devices; i++) {
+            struct device *device = &driver.device[i];
+            if (device->current_pool == pool) device->current_pool = device->default_pool;
+            if (device->managed_pool == pool) device->managed_pool = device->managed_default_pool;
+        }
         pool->doomed = true;
         pool_bury_locked(pool);
     }
@@ -231,11 +239,13 @@ CUAPI(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device)) {
     return CUDA_SUCCESS;
 }
 
-static CUresult set_pool(int device, CUmemoryPool pool) {
+static CUresult set_pool(int device, CUmemAllocationType type, CUmemoryPool pool) {
     TRY(pool_enter(pool));
-    CUresult result =
-        pool->device == device && !pool->host && !pool->imported ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) driver.device[device].current_pool = pool;
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    bool fits = pool->device == device && !pool->host && !pool->imported && pool->properties.allocType == type;
+    CUresult result = fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (fits && managed) driver.device[device].managed_pool = pool;
+    if (fits && !managed) driver.device[device].current_pool = pool;
     driver_unlock();
     return result;
 }
@@ -243,34 +253,63 @@ static CUresult set_pool(int device, CUmemoryPool pool) {
 CUAPI(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool)) {
     ENTER();
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    return set_pool(device, pool);
+    return set_pool(device, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
 }
 
-/* The forms of CUDA 13 name a location instead of a device. */
-static CUresult located(const CUmemLocation *location, CUmemAllocationType type) {
-    if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+/* The forms of CUDA 13 name a location and a type of memory instead of a device. Managed memory needs no place. */
+static CUresult located(const CUmemLocation *location, CUmemAllocationType type, int *device) {
+    *device = 0;
+    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) {
+        if (!location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
+    } else if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    *device = location->id;
     return device_valid(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* The device's standing pool of managed memory is made when it is first asked for. */
+static CUresult standing(int device, CUmemAllocationType type) {
+    struct device *target = &driver.device[device];
+    if (type != CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_SUCCESS;
+    driver_lock();
+    if (!target->managed_default_pool) {
+        CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED,
+                                     .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+        target->managed_default_pool = target->managed_pool = pool_new_locked(device, &properties);
+        if (target->managed_default_pool) target->managed_default_pool->standard = true;
+    }
+    driver_unlock();
+    return target->managed_default_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUAPI(cuMemGetDefaultMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type)) {
     ENTER();
+    int device;
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    TRY(located(location, type));
-    *pool = driver.device[location->id].default_pool;
+    TRY(located(location, type, &device));
+    TRY(standing(device, type));
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    *pool = managed ? driver.device[device].managed_default_pool : driver.device[device].default_pool;
     return CUDA_SUCCESS;
 }
 
 CUAPI(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type)) {
     ENTER();
+    int device;
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    TRY(located(location, type));
-    *pool = driver.device[location->id].current_pool;
+    TRY(located(location, type, &device));
+    TRY(standing(device, type));
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    *pool = managed ? driver.device[device].managed_pool : driver.device[device].current_pool;
     return CUDA_SUCCESS;
 }
 
 CUAPI(cuMemSetMemPool, (CUmemLocation * location, CUmemAllocationType type, CUmemoryPool pool)) {
     ENTER();
-    TRY(located(location, type));
-    return set_pool(location->id, pool);
+    int device;
+    TRY(located(location, type, &device));
+    TRY(standing(device, type));
+    return set_pool(device, type, pool);
 }

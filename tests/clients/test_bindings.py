@@ -26,13 +26,16 @@ def test_every_way_to_take_memory_ends_at_the_quota(
     assert container.card.truth()[0]["used_bytes"] == 0
 
 
-@pytest.mark.parametrize("client", ["cuda12", "cuda13"])
+@pytest.mark.parametrize(
+    ("client", "ways"),
+    [("cuda12", ["default", "pool", "virtual"]), ("cuda13", ["default", "pool", "virtual", "managed"])],
+)
 def test_memory_resources_of_cuda_core_end_at_the_quota(
-    container: Container, expect_two_of_eight: Callable[..., None], client: str
+    container: Container, expect_two_of_eight: Callable[..., None], client: str, ways: list[str]
 ) -> None:
-    """cuda-core's pools and virtual memory."""
+    """cuda-core's pools and virtual memory, and the pool of managed memory that CUDA 13 has."""
     with container.talk(client, "core") as conversation:
         assert conversation.hear()["name"] == "Tesla T4"
         conversation.go_on()
-        for way in ["default", "pool", "virtual"]:
+        for way in ways:
             expect_two_of_eight(conversation, way)

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from cuda.core import Device, DeviceMemoryResource, VirtualMemoryResource
+from cuda import bindings
+from cuda.core import Device, DeviceMemoryResource, ManagedMemoryResource, VirtualMemoryResource
 from dialogue import GIB, eight_times, tell
 
 
@@ -18,6 +19,8 @@ def main():
         "pool": DeviceMemoryResource(device),
         "virtual": VirtualMemoryResource(device),
     }
+    if int(bindings.__version__.split(".")[0]) >= 13:
+        resources["managed"] = ManagedMemoryResource()
 
     def give(buffer):
         buffer.close()
