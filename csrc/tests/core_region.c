@@ -25,9 +25,16 @@ static void fresh_path(void) {
     snprintf(path, sizeof path, "%s/region%d", directory, number++);
 }
 
+static void remove_files(void) {
+    char shares[160];
+    snprintf(shares, sizeof shares, "%s.shares", path);
+    unlink(shares);
+    unlink(path);
+}
+
 static void remove_path(void) {
     char directory[128];
-    unlink(path);
+    remove_files();
     strcpy(directory, path);
     *strrchr(directory, '/') = '\0';
     rmdir(directory);
@@ -259,10 +266,12 @@ static void child_that_forked_holds_nothing_of_its_parent(void) {
     if (parent == 0) {
         struct vgpu_process *process = attach(GIB);
         CHECK(vgpu_charge(process, 0, VGPU_KIND_BUFFER, GIB) == CUDA_SUCCESS, "charge");
-        if ((*grandchild = fork()) == 0) { /* lives on, like a daemon */
+        pid_t forked = fork();
+        if (forked == 0) { /* lives on, like a daemon */
             pause();
             _exit(0);
         }
+        *grandchild = forked;
         CHECK(write(pipes[1], "x", 1) == 1, "write");
         pause();
     }
@@ -274,6 +283,7 @@ static void child_that_forked_holds_nothing_of_its_parent(void) {
     usleep(1000);
     CHECK(vgpu_charge_quietly(watcher, 0, VGPU_KIND_BUFFER, GIB) == CUDA_SUCCESS, "used %llu",
           (unsigned long long)used(watcher));
+    CHECK(*grandchild > 0, "no grandchild");
     kill(*grandchild, SIGKILL);
     remove_path();
 }
@@ -352,8 +362,8 @@ static void without_a_region_nothing_is_granted_and_frees_still_count(void) {
     CHECK(vgpu_charge(process, 0, VGPU_KIND_BUFFER, GIB / 2) == CUDA_SUCCESS, "charge");
     strcpy(directory, path);
     *strrchr(directory, '/') = '\0';
-    unlink(path);
-    rmdir(directory);
+    remove_files();
+    CHECK(rmdir(directory) == 0, "rmdir");
     vgpu_charge_follow_region(process);
     CHECK(process->stale, "stale");
     CHECK(vgpu_charge(process, 0, VGPU_KIND_BUFFER, 4096) == CUDA_ERROR_OUT_OF_MEMORY, "granted");

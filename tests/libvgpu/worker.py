@@ -1,0 +1,212 @@
+"""A program that uses the driver as it is told: one JSON request a line on stdin, one JSON answer a line on stdout.
+
+Runs as a process of its own, under the library or not, and knows nothing of the tests. A request is
+[name, arguments...]; the answer is what the function of that name returns. Driver calls answer [CUresult, outputs...].
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+u64, size_t, pointer = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Any driver function: ints are passed as 64 bits, everything else as it is."""
+    return int(getattr(cuda, name)(*(u64(a) if isinstance(a, int) else a for a in arguments)))
+
+
+def out(name: str, *arguments: Any, where: int = 0) -> list[int]:
+    """A driver function that returns one 64-bit value by a pointer, at position `where` of its parameters."""
+    value = u64(0)
+    parameters = list(arguments)
+    parameters.insert(where, ctypes.byref(value))
+    return [call(name, *parameters), value.value]
+
+
+def start(device: int = 0) -> list[int]:
+    """cuInit, the device's primary context, made current: the results of the three."""
+    init = call("cuInit", 0)
+    retain, context = out("cuDevicePrimaryCtxRetain", device) if init == 0 else [init, 0]
+    return [init, retain, call("cuCtxSetCurrent", context) if retain == 0 else retain]
+
+
+def alloc(size: int) -> list[int]:
+    return out("cuMemAlloc_v2", size)
+
+
+def fill(size: int, most: int = 100000) -> int:
+    """How many allocations of this size succeed."""
+    count = 0
+    while count < most and alloc(size)[0] == 0:
+        count += 1
+    return count
+
+
+def info() -> list[int]:
+    """Result, free, total of cuMemGetInfo."""
+    free, total = size_t(0), size_t(0)
+    return [call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)), free.value, total.value]
+
+
+class _Prop(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location_id", ctypes.c_int),
+        ("win32", pointer),
+        ("flags", u64),
+    )
+
+
+def vmm_create(size: int, device: int = 0, location: int = 1, handle_types: int = 0) -> list[int]:
+    """cuMemCreate on a device (location 1) or on the host (2)."""
+    prop = _Prop(1, handle_types, location, device, None, 0)
+    return out("cuMemCreate", size, ctypes.byref(prop), 0)
+
+
+def vmm_reserve(size: int) -> list[int]:
+    return out("cuMemAddressReserve", size, 0, 0, 0)
+
+
+class _PoolProps(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location_id", ctypes.c_int),
+        ("security", pointer),
+        ("max_size", size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    )
+
+
+def pool_create(device: int = 0, location: int = 1) -> list[int]:
+    return out("cuMemPoolCreate", ctypes.byref(_PoolProps(1, 0, location, device)))
+
+
+def pool_attribute(pool: int, attribute: int) -> list[int]:
+    value = u64(0)
+    return [call("cuMemPoolGetAttribute", pool, attribute, ctypes.byref(value)), value.value]
+
+
+def pool_set(pool: int, attribute: int, value: int) -> int:
+    number = u64(value)
+    return call("cuMemPoolSetAttribute", pool, attribute, ctypes.byref(number))
+
+
+def pitch(width: int, height: int) -> list[int]:
+    address, row = u64(0), size_t(0)
+    result = call("cuMemAllocPitch_v2", ctypes.byref(address), ctypes.byref(row), width, height, 4)
+    return [result, address.value, row.value]
+
+
+def array(width: int, height: int = 0, depth: int = 0, channels: int = 4, flags: int = 0) -> list[int]:
+    """A 3D array of floats."""
+    fields = (size_t * 4)(width, height, depth, 0x20 | channels << 32)
+    descriptor = (ctypes.c_ubyte * 40)()
+    ctypes.memmove(descriptor, fields, 32)
+    ctypes.memmove(ctypes.byref(descriptor, 32), (ctypes.c_uint * 1)(flags), 4)
+    return out("cuArray3DCreate_v2", descriptor)
+
+
+def mipmapped(width: int, height: int, levels: int) -> list[int]:
+    fields = (size_t * 4)(width, height, 0, 0x20 | 4 << 32)
+    descriptor = (ctypes.c_ubyte * 40)()
+    ctypes.memmove(descriptor, fields, 32)
+    return out("cuMipmappedArrayCreate", descriptor, levels)
+
+
+def ipc_get(address: int) -> list[Any]:
+    handle = (ctypes.c_ubyte * 64)()
+    result = call("cuIpcGetMemHandle", handle, address)
+    return [result, bytes(handle).hex()]
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
+
+
+def ipc_open(handle: str) -> list[int]:
+    value = u64(0)
+    opened = _IpcHandle.from_buffer_copy(bytes.fromhex(handle))
+    return [int(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(value), opened, ctypes.c_uint(1))), value.value]
+
+
+def nvml() -> list[list[int]]:
+    """Total, used, free of device 0 by nvmlDeviceGetMemoryInfo and _v2; results first."""
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    library.nvmlInit_v2()
+    device = pointer()
+    library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+    first = (u64 * 3)()
+    result = library.nvmlDeviceGetMemoryInfo(device, first)
+    second = (u64 * 5)()
+    second[0] = 40 | 2 << 24
+    again = library.nvmlDeviceGetMemoryInfo_v2(device, second)
+    library.nvmlShutdown()
+    return [[result, first[0], first[2], first[1]], [again, second[1], second[4], second[3]]]
+
+
+def fork_and(name: str, *arguments: Any) -> Any:
+    """The answer of a forked child of this process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, json.dumps(globals()[name](*arguments)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        answer = json.loads(stream.read())
+    os.waitpid(child, 0)
+    return answer
+
+
+def threads(count: int, size: int, rounds: int) -> int:
+    """Threads that allocate and free; how many allocations succeeded in all."""
+    granted = [0] * count
+    current = u64(0)
+    cuda.cuCtxGetCurrent(ctypes.byref(current))
+
+    def work(number: int) -> None:
+        call("cuCtxSetCurrent", current.value)
+        for _ in range(rounds):
+            result, address = alloc(size)
+            if result == 0:
+                granted[number] += 1
+                call("cuMemFree_v2", address)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(granted)
+
+
+def close_all() -> int:
+    """What a daemon does: closes every descriptor but the standard ones."""
+    os.closerange(3, 4096)
+    return 0
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        function: Callable[..., Any] = globals()[name]
+        print(json.dumps(function(*arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
