@@ -1,5 +1,6 @@
 """`python -m monitor`: starts the exporter as a process of its own, then becomes the reader that serves it."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from monitor import config, confine, reader
 from monitor.config import Settings
 
 log = logging.getLogger("monitor")
+END_SECONDS = 5
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,11 +30,14 @@ def main(arguments: Sequence[str]) -> int:
     os.close(request_out)
     os.close(answer_in)
     give_up_rights(settings)
-    with os.fdopen(request_in, "rb") as requests, os.fdopen(answer_out, "wb") as answers:
-        try:
+    try:
+        with os.fdopen(request_in, "rb") as requests, os.fdopen(answer_out, "wb") as answers:
             reader.serve(requests, answers, settings.kubelet_root, settings.proc, settings.map_by_mount)
-        except KeyboardInterrupt:
-            return 0
+    except (KeyboardInterrupt, SystemExit):
+        # The pipes are closed by now, which ends the exporter too.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            exporter.wait(END_SECONDS)
+        return 0
     return exporter.wait()
 
 

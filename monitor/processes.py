@@ -70,9 +70,12 @@ def region_mount(text: str) -> tuple[str, str] | None:
 
 
 def mount_keys(kubelet_root: Path, pod_uid: str, container: str) -> list[tuple[str, str]]:
-    """Say how a container's region folder can appear in mountinfo: as part of a disk, or of the pod's own tmpfs."""
+    """Say how a container's region folder can appear in mountinfo: as part of a disk, or of the pod's own tmpfs.
+
+    `kubelet_root` is absolute and free of links.
+    """
     tail = f"/{names.PODS_DIR}/{pod_uid}/volumes/{names.EMPTY_DIR_PLUGIN}/{names.VOLUME_REGION}/{container}"
-    full = f"{kubelet_root.resolve()}{tail}"
+    full = f"{kubelet_root}{tail}"
     try:
         device = os.lstat(full).st_dev
     except OSError:

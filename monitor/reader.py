@@ -19,7 +19,7 @@ from monitor.messages import (
     decode_request,
     encode_scan,
 )
-from monitor.region import BadRegionError
+from monitor.region import KINDS, BadRegionError
 
 log = logging.getLogger(__name__)
 
@@ -82,13 +82,13 @@ def _look(kubelet_root: Path, uid: str, container: str) -> RegionState:
             refusals=device.refusals,
             refused_largest=device.refused_largest,
             refused_last_ns=device.refused_last_ns,
-            context=used[0],
-            module=used[1],
-            buffer=used[2],
+            context=reading.used[i * KINDS],
+            module=reading.used[i * KINDS + 1],
+            buffer=reading.used[i * KINDS + 2],
             peak=device.peak,
-            launches=launches,
+            launches=reading.launches[i],
         )
-        for device, used, launches in zip(reading.devices, reading.used, reading.launches, strict=True)
+        for i, device in enumerate(reading.devices)
     )
     return RegionState(uid, container, "", reading.processes, ledgers)
 
@@ -96,6 +96,7 @@ def _look(kubelet_root: Path, uid: str, container: str) -> RegionState:
 def _mounts(kubelet_root: Path, regions: list[RegionState]) -> dict[tuple[str, str], tuple[str, str]]:
     mounts: dict[tuple[str, str], tuple[str, str]] = {}
     ambiguous = set()
+    kubelet_root = kubelet_root.resolve()
     for state in regions:
         owner = state.pod_uid, state.container
         for key in processes.mount_keys(kubelet_root, *owner):

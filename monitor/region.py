@@ -12,7 +12,7 @@ This module does no input or output.
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAGIC = 0x0055504756494B0A
@@ -67,13 +67,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one process of the container is charged for, per device: (context, module, buffer) and launches."""
+    """What one process of the container is charged for: per device its context, module and buffer bytes; launches."""
 
     generation: int
     pid: int
     start_ticks: int
-    used: tuple[tuple[int, ...], ...]
-    launches: tuple[int, ...]
+    used: list[int]  # KINDS numbers a device
+    launches: list[int]
 
 
 def parse_head(head: bytes) -> tuple[Device, ...]:
@@ -136,19 +136,14 @@ def parse_slot(raw: bytes, devices: int) -> Slot | None:
         raise BadRegionError("slot")
     used = numbers[: devices * KINDS]
     launches = numbers[MAX_DEVICES * KINDS :][:devices]
-    if any(value > PLAUSIBLE_BYTES for value in used) or any(value > PLAUSIBLE_COUNT for value in launches):
+    if max(used, default=0) > PLAUSIBLE_BYTES or max(launches, default=0) > PLAUSIBLE_COUNT:
         raise BadRegionError("value")
-    per_device = tuple(tuple(used[i : i + KINDS]) for i in range(0, devices * KINDS, KINDS))
-    return Slot(generation=generation, pid=pid, start_ticks=start_ticks, used=per_device, launches=tuple(launches))
+    return Slot(generation=generation, pid=pid, start_ticks=start_ticks, used=used, launches=launches)
 
 
-def sum_slots(slots: Iterable[Slot], devices: int) -> tuple[list[list[int]], list[int]]:
-    """Add up bytes per device and kind, and launches per device."""
-    used = [[0] * KINDS for _ in range(devices)]
-    launches = [0] * devices
-    for slot in slots:
-        for i in range(devices):
-            for kind in range(KINDS):
-                used[i][kind] += slot.used[i][kind]
-            launches[i] += slot.launches[i]
-    return used, launches
+def sum_slots(slots: Sequence[Slot], devices: int) -> tuple[list[int], list[int]]:
+    """Add up bytes (KINDS numbers a device) and launches (one a device)."""
+    if not slots:
+        return [0] * (devices * KINDS), [0] * devices
+    used = [sum(column) for column in zip(*(slot.used for slot in slots), strict=True)]
+    return used, [sum(column) for column in zip(*(slot.launches for slot in slots), strict=True)]

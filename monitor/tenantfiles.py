@@ -36,16 +36,16 @@ CONTAINER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A region that made sense: the devices, bytes per device and kind, launches and the living processes."""
+    """A region that made sense: devices, bytes and launches per device, and the living processes."""
 
     devices: tuple[region.Device, ...]
-    used: list[list[int]]
+    used: list[int]  # KINDS numbers a device
     launches: list[int]
     processes: int
 
 
 @contextmanager
-def folder(path: str | Path, at: int | None = None) -> Iterator[int]:
+def folder(path: str, at: int | None = None) -> Iterator[int]:
     """Open a directory (below another one), not following a link in its last component. Raises OSError."""
     fd = os.open(path, FOLDER, dir_fd=at)
     try:
@@ -71,6 +71,11 @@ def regular_file(name: str, at: int) -> Iterator[tuple[int, os.stat_result]]:
         os.close(fd)
 
 
+def volume_path(kubelet_root: Path, pod_uid: str, plugin: str, volume: str) -> str:
+    """Where the kubelet keeps a volume of a pod."""
+    return f"{kubelet_root}/{names.PODS_DIR}/{pod_uid}/volumes/{plugin}/{volume}"
+
+
 def pod_uids(kubelet_root: Path) -> list[str]:
     """List the pods of this node that have a folder. Raises OSError."""
     with os.scandir(kubelet_root / names.PODS_DIR) as entries:
@@ -80,7 +85,7 @@ def pod_uids(kubelet_root: Path) -> list[str]:
 
 def container_names(kubelet_root: Path, pod_uid: str) -> list[str]:
     """List the containers of a pod that have a region's folder; empty for a pod without our volume."""
-    path = kubelet_root / names.PODS_DIR / pod_uid / "volumes" / names.EMPTY_DIR_PLUGIN / names.VOLUME_REGION
+    path = volume_path(kubelet_root, pod_uid, names.EMPTY_DIR_PLUGIN, names.VOLUME_REGION)
     try:
         with folder(path) as fd, os.scandir(fd) as entries:
             seen = itertools.islice(entries, MAX_CONTAINERS)
@@ -91,7 +96,7 @@ def container_names(kubelet_root: Path, pod_uid: str) -> list[str]:
 
 def read_region(kubelet_root: Path, pod_uid: str, container: str) -> Reading | None:
     """Read a container's region; None where there is none (yet). Raises BadRegionError."""
-    path = kubelet_root / names.PODS_DIR / pod_uid / "volumes" / names.EMPTY_DIR_PLUGIN / names.VOLUME_REGION
+    path = volume_path(kubelet_root, pod_uid, names.EMPTY_DIR_PLUGIN, names.VOLUME_REGION)
     try:
         with (
             folder(path) as volume,
@@ -148,7 +153,7 @@ def living_slots(fd: int, seconds: float = LOCK_SECONDS) -> list[int]:
 
 def read_quota(kubelet_root: Path, pod_uid: str) -> dict[str, str]:
     """Read the projected files that the library takes its quota from, by name, as far as they are there."""
-    path = kubelet_root / names.PODS_DIR / pod_uid / "volumes" / names.PROJECTED_PLUGIN / names.VOLUME_QUOTA
+    path = volume_path(kubelet_root, pod_uid, names.PROJECTED_PLUGIN, names.VOLUME_QUOTA)
     texts: dict[str, str] = {}
     try:
         with folder(path) as fd:

@@ -75,12 +75,12 @@ def test_a_region_on_a_disk_or_on_a_tmpfs_can_be_told_from_others(tmp_path: Path
     folder = tmp_path / "pods" / POD / "volumes" / "kubernetes.io~empty-dir" / "vgpu-region" / "main"
     folder.mkdir(parents=True)
     device = folder.stat().st_dev
-    keys = processes.mount_keys(tmp_path, POD, "main")
+    keys = processes.mount_keys(tmp_path.resolve(), POD, "main")
     number = f"{os.major(device)}:{os.minor(device)}"
     assert (number, "/main") in keys
     assert (number, str(folder.resolve())) in keys
     assert all(where == number and path.endswith("/main") for where, path in keys)
-    assert processes.mount_keys(tmp_path, OTHER, "main") == []
+    assert processes.mount_keys(tmp_path.resolve(), OTHER, "main") == []
 
 
 def proc_tree(root: Path, pid: int, cgroup: str, mountinfo: str = "") -> None:
@@ -110,7 +110,7 @@ def test_a_real_process_is_found_by_what_it_has_mounted(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ready = process.stdout.readline()
-        mounts = dict.fromkeys(processes.mount_keys(tmp_path, POD, "main"), (POD, "main"))
+        mounts = dict.fromkeys(processes.mount_keys(tmp_path.resolve(), POD, "main"), (POD, "main"))
         try:
             if ready:
                 assert find_holder(process.pid, Path("/proc"), mounts) == Holder(process.pid, POD, container="main")

@@ -39,12 +39,12 @@ def test_a_region_is_read_with_its_living_processes_only(node: Node) -> None:
     path = node.region(uid(1), [WrittenDevice()], slots)
     reading = read(node)
     assert reading is not None
-    assert (reading.processes, reading.used, reading.launches) == (2, [[2 * MIB, 2 * MIB, 5 * MIB]], [3])
+    assert (reading.processes, reading.used, reading.launches) == (2, [2 * MIB, 2 * MIB, 5 * MIB], [3])
     node.close()
     node.held.append(hold_slot(path, 7))
     reading = read(node)
     assert reading is not None
-    assert (reading.processes, reading.used) == (1, [[MIB, 2 * MIB, 0]]), "a dead process's bytes count"
+    assert (reading.processes, reading.used) == (1, [MIB, 2 * MIB, 0]), "a dead process's bytes count"
 
 
 def test_no_region_is_none(node: Node) -> None:
@@ -180,7 +180,7 @@ def test_all_slots_of_a_full_region_are_found(node: Node) -> None:
     node.held.append(hold_slot(path, 0, 1024))
     reading = read(node)
     assert reading is not None
-    assert (reading.processes, reading.used) == (1024, [[0, 0, 1024]])
+    assert (reading.processes, reading.used) == (1024, [0, 0, 1024])
 
 
 def test_living_slots_are_found_whatever_the_order_of_their_locks(node: Node) -> None:
