@@ -59,20 +59,20 @@ def load_release(library: Path) -> Release:
 
 
 def install(release: Release, settings: Settings, ours: bool = False) -> list[str]:
-    """Bring the node to the release; the names of the files that had to be written (none: all was well).
+    """Bring the node to the release; what had to be written or changed (nothing: all was well).
 
     `ours`: the directory is known to be ours even if its manifest is gone. RefusalError leaves what pods use as it was.
     """
     base, directory = settings.target, release.directory(settings.target)
     prepare = _labeller(settings.selinux_type)
-    node.make_directory(base)
+    node.make_directory(base, parents=True)
     node.check_place(base)
     with node.hold_lock(base):
         node.make_directory(directory)
+        node.check_place(directory)
         node.check_neighbours(base, directory)
         files.remove_leftovers(directory)
         if prepare is not None:
-            prepare(base)
             prepare(directory)
         wanted = {
             names.MANIFEST_FILE: release.manifest,
@@ -85,6 +85,9 @@ def install(release: Release, settings: Settings, ours: bool = False) -> list[st
         stale = [name for name, content in wanted.items() if found[name] != content or _mode_differs(directory / name)]
         for name in stale:
             files.write_atomically(directory / name, wanted[name], prepare)
+        if not node.is_readable_by_all(directory):
+            directory.chmod(files.DIRECTORY_MODE)
+            stale.append("the directory's mode")
         if stale:
             _prove(directory / names.LIBRARY_FILE, release)
     return stale
@@ -107,6 +110,8 @@ def differences(release: Release, base: Path) -> list[str]:
             found.append(f"{directory / name} differs from release {release.identity.version}")
         elif _mode_differs(directory / name):
             found.append(f"{directory / name} has another mode than {files.FILE_MODE:o}")
+    if not found and not node.is_readable_by_all(directory):
+        found.append(f"{directory} can't be read by every container")
     return found
 
 

@@ -13,6 +13,7 @@ from libsync import names
 from libsync.errors import RefusalError
 from libsync.files import DIRECTORY_MODE, TEMPORARY_PREFIX
 
+READABLE_BY_ALL = 0o555
 # `uname -m` says arm64 on some systems for what the kernel calls aarch64.
 _ALIASES = {"arm64": "aarch64", "amd64": "x86_64"}
 
@@ -23,14 +24,14 @@ def architecture() -> str:
     return _ALIASES.get(machine, machine)
 
 
-def make_directory(path: Path) -> None:
-    """Create a directory of ours, readable by every container whatever the umask; an existing one stays."""
+def make_directory(path: Path, parents: bool = False) -> None:
+    """Create a directory, readable by every container; one that is there stays as it is."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=parents)
+            path.chmod(DIRECTORY_MODE)  # whatever the umask
         if path.is_symlink():
             raise RefusalError(f"{path} is a symbolic link, which libsync never makes: remove it")
-        if path.stat().st_uid == os.geteuid() and stat.S_IMODE(path.stat().st_mode) & 0o777 != DIRECTORY_MODE:
-            path.chmod(DIRECTORY_MODE)
     except FileExistsError:
         raise RefusalError(f"{path} is no directory: remove it or choose another --target") from None
     except OSError as error:
@@ -38,11 +39,18 @@ def make_directory(path: Path) -> None:
         raise RefusalError(f"{path} {reason}; choose another --target or the --preset of this kind of node") from error
 
 
+def is_readable_by_all(path: Path) -> bool:
+    """Whether a container of any uid gets through the directory; otherwise its programs would run uncapped."""
+    return path.stat().st_mode & READABLE_BY_ALL == READABLE_BY_ALL
+
+
 def check_place(base: Path) -> None:
-    """RefusalError unless the base directory is one where containers can be given files that they may execute."""
+    """RefusalError unless the directory is one where containers can be given files that they may execute."""
     status = base.stat()
     if status.st_uid not in (0, os.geteuid()):
         raise RefusalError(f"{base} belongs to uid {status.st_uid}, who could replace the library: chown it to root")
+    if status.st_mode & stat.S_IWOTH:
+        raise RefusalError(f"{base} can be written by everybody, who could replace the library: chmod o-w it")
     flags = os.statvfs(base).f_flag
     if flags & os.ST_RDONLY:
         raise RefusalError(f"{base} is on a read-only file system; choose another --target or --preset")

@@ -95,11 +95,23 @@ def test_a_base_that_is_a_file_is_refused(build_library: Build, libsync: Run, tm
     refused(libsync("--target", tmp_path / "base", "--library", build_library(), "--once"), "no directory")
 
 
+@pytest.mark.parametrize("name", ["", "abi-1"])
+def test_a_directory_that_everybody_can_write_is_refused_and_stays_as_it_is(
+    name: str, build_library: Build, libsync: Run, tmp_path: Path
+) -> None:
+    """Its mode isn't repaired: with a wrong --target that would be somebody else's directory."""
+    directory = tmp_path / "base" / name
+    directory.mkdir(parents=True)
+    directory.chmod(0o1777)
+    refused(libsync("--target", tmp_path / "base", "--library", build_library(), "--once"), "written by everybody")
+    assert directory.stat().st_mode & 0o7777 == 0o1777
+
+
 @pytest.mark.parametrize(("option", "word"), [("noexec", "noexec mount"), ("ro", "read-only")])
 def test_a_mount_that_pods_cant_use_is_refused(
     option: str, word: str, build_library: Build, libsync: Run, tmp_path: Path
 ) -> None:
-    script = f'mount -t tmpfs -o {option} none {tmp_path}; exec "$@"'
+    script = f'mount -t tmpfs -o mode=755,{option} none {tmp_path}; exec "$@"'
     library = build_library()
     done = libsync("--target", tmp_path / "base", "--library", library, "--once", prefix=(*OWN_MOUNTS, script, "sh"))
     refused(done, word, "--preset")
@@ -109,7 +121,7 @@ def test_a_full_disk_leaves_the_old_release_whole(build_library: Build, libsync:
     """A disk with room for one library only: the upgrade is refused, the old one is still there and works."""
     old, new = build_library("1.0", padding_bytes=300_000), build_library("1.1", padding_bytes=900_000)
     script = f"""
-        mount -t tmpfs -o size=600k none {tmp_path}
+        mount -t tmpfs -o mode=755,size=600k none {tmp_path}
         "$0" -m libsync --target {tmp_path} --library {old} --once
         "$@" && exit 7
         cmp {old} {tmp_path}/abi-1/libvgpu.so
