@@ -2,8 +2,9 @@
 # library that looks functions up, another interposer.
 ROUTES := $(BUILD)/tests/routes
 # A tail call would make the caller of the caller the one who asks.
-ROUTE_CFLAGS = $(filter-out -MMD -MP,$(CFLAGS)) -fno-optimize-sibling-calls -fPIC -Itests
-ROUTE_PROGRAMS := route_chain route_direct route_errors route_list route_names route_namespaces route_where
+ROUTE_CFLAGS = $(filter-out -MMD -MP,$(CFLAGS)) -fno-optimize-sibling-calls -fPIC -Itests -pthread
+ROUTE_PROGRAMS := route_chain route_direct route_errors route_list route_names route_namespaces route_reopen route_threads \
+	route_where
 ROUTE_RESULTS := $(ROUTE_PROGRAMS) libcuda.so.1 older/libcuda.so.1 unexported/libcuda.so.1 libroute_caller.so \
 	libroute_wrapper.so
 ROUTE_ARCHES := x86_64 aarch64

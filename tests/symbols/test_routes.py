@@ -146,6 +146,14 @@ def test_namespaces_do_not_run_out_when_a_program_opens_and_closes_them(routes: 
     assert said == "100 rounds\n"
 
 
+def test_driver_that_was_closed_and_opened_again_is_still_reached(routes: Routes) -> None:
+    assert routes.run("route_reopen", preload=(routes.library,)) == "702 702\n" * 3
+
+
+def test_threads_may_race_for_the_first_lookup(routes: Routes) -> None:
+    assert routes.run("route_threads", preload=(routes.library,)) == "0 of 100 failed\n"
+
+
 @pytest.mark.parametrize(
     "command",
     [["/bin/true"], ["/bin/bash", "-c", "echo $((6 * 7)) $(echo forked)"], ["/usr/bin/perl", "-e", "print 42"]],
