@@ -13,8 +13,7 @@ from e2e.images.catalog import build_all
 @pytest.fixture(scope="session")
 def chain(settings: Settings) -> Iterator[Chain]:
     """The chart installed on a node with one simulated T4 that KAI shares out."""
-    archives = build_all(settings)
-    with Cluster(settings, node=True, images=list(archives.values())) as cluster:
+    with Cluster(settings, node=True, images=[build_all(settings)]) as cluster:
         chain = Chain(cluster)
         chain.start_kai()
         chain.install()

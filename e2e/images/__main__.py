@@ -1,4 +1,4 @@
-"""`python -m e2e.images`: the project's images, and those that the cluster's tests use, as archives in build/images."""
+"""`python -m e2e.images`: the project's images, and those that the cluster's tests use, as one archive."""
 
 import argparse
 import sys
@@ -13,11 +13,11 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m e2e.images", description=__doc__).parse_args()
     try:
         programs.install_packages()
-        for path in build_all(Settings()).values():
-            sys.stdout.write(f"{path.relative_to(ROOT)}: {path.stat().st_size >> 20} MiB\n")
+        archive = build_all(Settings())
     except (programs.MissingError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    sys.stdout.write(f"{archive.relative_to(ROOT)}: {archive.stat().st_size >> 20} MiB\n")
     return 0
 
 

@@ -5,11 +5,13 @@ Needs root.
 """
 
 import hashlib
+import io
 import json
 import os
 import shlex
 import shutil
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -134,43 +136,51 @@ def _make(layer: Path, layers: list[Path], stage: Stage, number: int, origin: Pa
     shutil.rmtree(work)
 
 
-def write_archive(image: Image, name: str, archive: Path) -> None:
-    """The image as an archive that `ctr images import` and `docker load` take; written only if it is another one."""
-    config = {
-        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
-        + [f"{key}={value}" for key, value in image.stage.variables(len(image.stage.steps)).items()],
-        "Entrypoint": image.stage.entrypoint or None,
-        "User": image.stage.user,
-        "WorkingDir": image.stage.directory(len(image.stage.steps)),
-    }
-    layers = [_layer_archive(layer) for layer in image.layers]
-    digests = [f"sha256:{layer.with_suffix('.sha256').read_text()}" for layer in layers]
-    body = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": config,
-        "rootfs": {"type": "layers", "diff_ids": digests},
-        "history": [{"created_by": "make images"} for _ in digests],
-    }
-    content = json.dumps(body, sort_keys=True).encode()
-    file = hashlib.sha256(content).hexdigest() + ".json"
-    links = [digest.removeprefix("sha256:") + ".tar" for digest in digests]
-    manifest = [{"Config": file, "RepoTags": [name], "Layers": links}]
+def write_archive(images: Mapping[str, Image], archive: Path) -> None:
+    """Images by name in one archive, as `ctr images import` and `docker load` take it; each layer is in it once.
+
+    Written only if it is another one.
+    """
+    files: dict[str, Path | bytes] = {}
+    manifest = []
+    for name, image in images.items():
+        layers = [_layer_archive(layer) for layer in image.layers]
+        digests = [layer.with_suffix(".sha256").read_text() for layer in layers]
+        config = _config(image, digests)
+        file = hashlib.sha256(config).hexdigest() + ".json"
+        files |= {file: config} | {f"{digest}.tar": layer for digest, layer in zip(digests, layers, strict=True)}
+        manifest.append({"Config": file, "RepoTags": [name], "Layers": [f"{digest}.tar" for digest in digests]})
     written = archive.with_suffix(".json")
     if archive.exists() and written.exists() and json.loads(written.read_text()) == manifest:
         return
     written.unlink(missing_ok=True)
-    work = archive.with_suffix(".partial")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    (work / file).write_bytes(content)
-    (work / "manifest.json").write_text(json.dumps(manifest))
-    for link, layer in zip(links, layers, strict=True):
-        if not (work / link).exists():
-            os.link(layer, work / link)
-    subprocess.run(["tar", "--create", "--file", str(archive), "--directory", str(work), "."], check=True)
-    shutil.rmtree(work)
+    with tarfile.open(archive, "w") as tar:
+        for name, content in (*files.items(), ("manifest.json", json.dumps(manifest).encode())):
+            if isinstance(content, Path):
+                tar.add(content, name)
+            else:
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
     written.write_text(json.dumps(manifest))
+
+
+def _config(image: Image, digests: list[str]) -> bytes:
+    steps = len(image.stage.steps)
+    path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    body = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "Env": [path, *(f"{key}={value}" for key, value in image.stage.variables(steps).items())],
+            "Entrypoint": image.stage.entrypoint or None,
+            "User": image.stage.user,
+            "WorkingDir": image.stage.directory(steps),
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
+        "history": [{"created_by": "make images"} for _ in digests],
+    }
+    return json.dumps(body, sort_keys=True).encode()
 
 
 def _layer_archive(layer: Path) -> Path:

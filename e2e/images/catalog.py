@@ -1,16 +1,17 @@
-"""The project's images, and those that the cluster's tests use, as archives in build/images."""
+"""The project's images, and those that the cluster's tests use, as one archive."""
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from e2e.cluster.node import PAUSE_IMAGE
 from e2e.cluster.settings import Settings
 from e2e.images.build import Builder, Image, write_archive
 from e2e.images.dockerfile import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
-ARCHIVES = ROOT / "build" / "images"
+ARCHIVE = ROOT / "build" / "images.tar"
 REGISTRY = "registry.test"  # no such host: what isn't on the node can't be pulled from anywhere
 TAG = "e2e"
 PROBE_IMAGE = "docker.io/kai-resource-isolator/probe:0.1.0"  # as quickstart.yaml names it
@@ -20,24 +21,24 @@ LIMITS_BYTES = {"webhook": 120 << 20, "libsync": 60 << 20}
 _PYTHON_IMAGE = "python:3.11.13-slim-bookworm"
 
 
-def build_all(settings: Settings) -> dict[str, Path]:
-    """Archives by name: webhook, libsync, probe, which tenants' pods run, and pause, which every pod's sandbox runs."""
+def build_all(settings: Settings) -> Path:
+    """An archive with webhook, libsync, probe, which tenants' pods run, and pause, which every pod's sandbox runs."""
     base = provide_base(settings)
     builder = Builder(ROOT, settings.cache / "layers", {_PYTHON_IMAGE: base})
-    ARCHIVES.mkdir(parents=True, exist_ok=True)
     contexts = {"library": ROOT / "build"}
-    archives = {}
+    images = {}
     for name, limit in LIMITS_BYTES.items():
         image = builder.build(f"Dockerfile.{name}", contexts)
         if image.own_bytes > limit:
             raise RuntimeError(f"image {name} adds {image.own_bytes >> 20} MiB to Python's, more than {limit >> 20}")
         sys.stdout.write(f"image {name}: {image.own_bytes >> 20} MiB beyond the Python base\n")
-        archives[name] = _archive(image, f"{REGISTRY}/kai-resource-isolator/{name}:{TAG}")
+        images[f"{REGISTRY}/kai-resource-isolator/{name}:{TAG}"] = image
     idle = Stage(base="", name="", user="0:0", entrypoint=["/busybox", "sleep", "2147483647"])
-    archives["pause"] = _archive(Image((_provide_busybox(settings),), 0, idle), f"{REGISTRY}/pause:1")
-    archives["probe"] = _archive(builder.build("e2e/images/Dockerfile.probe", contexts), PROBE_IMAGE)
+    images[PAUSE_IMAGE] = Image((_provide_busybox(settings),), 0, idle)
+    images[PROBE_IMAGE] = builder.build("e2e/images/Dockerfile.probe", contexts)
+    write_archive(images, ARCHIVE)
     builder.remove_unused()
-    return archives
+    return ARCHIVE
 
 
 def provide_base(settings: Settings) -> Path:
@@ -67,9 +68,3 @@ def _provide_busybox(settings: Settings) -> Path:
     if not (root / "busybox").exists():
         shutil.copy("/bin/busybox", root / "busybox")
     return root
-
-
-def _archive(image: Image, name: str) -> Path:
-    archive = ARCHIVES / f"{name.rpartition('/')[2].partition(':')[0]}.tar"
-    write_archive(image, name, archive)
-    return archive
