@@ -66,19 +66,15 @@ struct probe_code probe_driver_code(const struct probe_driver *driver, CUresult 
 }
 
 bool probe_driver_uuid(const struct probe_driver *driver, CUdevice device, char uuid[48]) {
-    CUuuid raw;
-    CUresult code = CUDA_ERROR_NOT_SUPPORTED;
-    /* _v2 tells a MIG device's own UUID, the older one its parent's. */
-    if (driver->cuDeviceGetUuid_v2 != NULL) {
-        code = driver->cuDeviceGetUuid_v2(&raw, device);
-    } else if (driver->cuDeviceGetUuid != NULL) {
-        code = driver->cuDeviceGetUuid(&raw, device);
-    }
-    if (code != CUDA_SUCCESS) return false;
-    int length = snprintf(uuid, 48, "GPU-");
+    CUuuid card;
+    CUuuid own;
+    if (driver->cuDeviceGetUuid == NULL || driver->cuDeviceGetUuid(&card, device) != CUDA_SUCCESS) return false;
+    /* Of a MIG device the newer function tells its own UUID, the older one the card's. */
+    if (driver->cuDeviceGetUuid_v2 == NULL || driver->cuDeviceGetUuid_v2(&own, device) != CUDA_SUCCESS) own = card;
+    int length = snprintf(uuid, 48, memcmp(&own, &card, sizeof own) == 0 ? "GPU" : "MIG");
     for (unsigned i = 0; i < 16; i++) {
-        const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
-        length += snprintf(uuid + length, 48 - (size_t)length, "%s%02x", dash, (unsigned char)raw.bytes[i]);
+        const char *dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+        length += snprintf(uuid + length, 48 - (size_t)length, "%s%02x", dash, (unsigned char)own.bytes[i]);
     }
     return true;
 }

@@ -70,7 +70,7 @@ struct probe_code {
 const char *probe_driver_open(struct probe_driver *driver, enum probe_route route);
 /* "CUDA_ERROR_OUT_OF_MEMORY (2)" */
 struct probe_code probe_driver_code(const struct probe_driver *driver, CUresult code);
-/* "GPU-xxxxxxxx-xxxx-…"; false where the driver can't tell. */
+/* "GPU-xxxxxxxx-xxxx-…", or "MIG-…"; false where the driver can't tell. */
 bool probe_driver_uuid(const struct probe_driver *driver, CUdevice device, char uuid[48]);
 /* Version of the isolation library loaded into this process, NULL where there is none. */
 const char *probe_library_version(int *abi);

@@ -49,9 +49,5 @@ bool probe_nvml_memory(const struct probe_nvml *nvml, nvmlDevice_t device, struc
 }
 
 bool probe_nvml_find(const struct probe_nvml *nvml, const char *uuid, nvmlDevice_t *device) {
-    if (nvml->get_handle_by_uuid(uuid, device) == NVML_SUCCESS) return true;
-    if (strncmp(uuid, "GPU-", 4) != 0) return false;
-    char mig[64];
-    snprintf(mig, sizeof mig, "MIG-%s", uuid + 4);
-    return nvml->get_handle_by_uuid(mig, device) == NVML_SUCCESS;
+    return nvml->get_handle_by_uuid(uuid, device) == NVML_SUCCESS;
 }

@@ -28,7 +28,7 @@ struct probe_nvml_memory {
 const char *probe_nvml_open(struct probe_nvml *nvml);
 /* By the version that nvidia-smi asks for, else the first one. False where NVML can't tell (unified memory). */
 bool probe_nvml_memory(const struct probe_nvml *nvml, nvmlDevice_t device, struct probe_nvml_memory *memory);
-/* A device as CUDA names it: the UUID is tried as a MIG device's too. */
+/* The device that CUDA names so. */
 bool probe_nvml_find(const struct probe_nvml *nvml, const char *uuid, nvmlDevice_t *device);
 
 #endif

@@ -142,9 +142,12 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+/* Of a MIG device the older form tells the uuid of the card that it is a part of. */
 CUAPI(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device)) {
     ENTER();
-    return get_uuid(uuid, device);
+    TRY(get_uuid(uuid, device));
+    if (strncmp(card_config(device)->uuid, "MIG-", 4) == 0) uuid->bytes[0] ^= (char)SIM_MIG_PARENT;
+    return CUDA_SUCCESS;
 }
 
 CUAPI(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device)) {

@@ -190,9 +190,12 @@ void nvml_uuid(nvmlDevice_t device, char uuid[64]) {
     const struct sim_card_config *config = nvml_config(device);
     snprintf(uuid, 64, "%.63s", config->uuid);
     if (!nvml_is_mig(device) || device->instance) return;
-    /* The parent's own: the MIG device's with one digit turned over. */
+    unsigned first;
+    char digits[3];
+    if (sscanf(uuid, "MIG-%2x", &first) != 1) return;
+    snprintf(digits, sizeof digits, "%02x", (first ^ SIM_MIG_PARENT) & 0xff);
     memcpy(uuid, "GPU-", 4);
-    uuid[4] = uuid[4] == '0' ? 'f' : '0';
+    memcpy(uuid + 4, digits, 2);
 }
 
 NVML(nvmlDeviceGetCount_v2, (unsigned *count)) {

@@ -40,6 +40,9 @@
 #define SIM_DRIVER_VERSION "535.261.03"
 #define SIM_CUDA_VERSION   13000 /* what cuDriverGetVersion says: all three generations of clients accept it */
 
+/* The uuid of a MIG device's parent is that of the device with these bits of the first byte turned over. */
+#define SIM_MIG_PARENT 0x80
+
 enum sim_kind { SIM_CONTEXT, SIM_MODULE, SIM_DATA, SIM_KINDS };
 
 /* Properties of a card that don't change. */

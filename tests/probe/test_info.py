@@ -58,3 +58,11 @@ def test_card_whose_nvml_cannot_tell_memory(make_card: Callable[..., Card], tmp_
     assert device["nvml"] is None
     assert device["cuda"]["total_bytes"] > 0
     assert probe.run("info", "--csv").stdout.endswith(", [N/A]\n")
+
+
+def test_mig_device_goes_by_its_own_uuid(make_card: Callable[..., Card], tmp_path: Path) -> None:
+    """Not by its parent's: that is another device to NVML."""
+    card = make_card("MIG-1g.10gb")
+    (device,) = Probe(card, tmp_path).json("info")["devices"]
+    assert device["uuid"] == card.truth()[0]["uuid"]
+    assert device["nvml"]["total_bytes"] == 9984 * MIB
