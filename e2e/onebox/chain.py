@@ -80,6 +80,15 @@ class Chain:
         self.monitor_url = f"http://127.0.0.1:{port}/metrics"
         return self.monitor_url
 
+    def monitor_top(self) -> str:
+        """The monitor's picture for the terminal."""
+        url = self.monitor_url.replace("/metrics", "/evidence")
+        command = [sys.executable, "-m", "monitor", "top", "--once", "--url", url]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ChainError(f"monitor top: {done.stderr}")
+        return done.stdout
+
     def admit(self, manifest: Mapping[str, Any], label_mib: int | None = CARD_LABEL_MIB) -> Pod:
         """Send a pod through admission and binding to the node; it isn't started yet."""
         return self.bind(self.admission.create(manifest), label_mib)

@@ -29,7 +29,7 @@ def scrape_until(url: str, name: str, pods: Sequence[str], seconds: float = 20) 
         time.sleep(0.2)
 
 
-def sample(samples: Mapping[str, float], name: str, pod: str) -> float | None:
-    """The value of a metric for a pod, None if it isn't there."""
-    wanted = re.compile(rf'{name}\{{.*\bpod="{re.escape(pod)}"')
+def sample(samples: Mapping[str, float], name: str, pod: str, label: str = "") -> float | None:
+    """The value of a metric for a pod (and one more label, such as `a="b"`), None if it isn't there."""
+    wanted = re.compile(rf'{name}\{{.*\bpod="{re.escape(pod)}".*{re.escape(label)}')
     return next((value for key, value in samples.items() if wanted.match(key)), None)

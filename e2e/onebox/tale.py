@@ -119,11 +119,15 @@ def monitor(chain: Chain, story: Story, pods: list[Pod]) -> dict[str, float]:
             name, labels = key.rstrip("}").split("{")
             shown = [label for label in labels.split(",") if label.startswith(("pod=", "container=", "device_type="))]
             story.show(f"{name}{{…{','.join(shown)}}} {value:.0f}")
+    story.line("\n    python -m monitor top --once:\n")
+    story.show(chain.monitor_top())
     for pod in pods:
         limit = sample(samples, "hami_vgpu_memory_limit_bytes", pod.name)
         used = sample(samples, "hami_vgpu_memory_used_bytes", pod.name)
         story.check(limit == LIMIT_BYTES, f"{pod.name}: limit {LIMIT_BYTES // MIB} MiB")
         story.check(used == chain.held_bytes(pod), f"{pod.name}: what the library charged is what the card holds")
+        enforced = sample(samples, "kai_isolator_state", pod.name, 'state="enforced"')
+        story.check(enforced == 1, f"{pod.name}: the monitor finds promise, limit and card in agreement")
     return samples
 
 

@@ -83,6 +83,19 @@ def test_all_processes_of_a_container_share_one_quota(chain: Chain, run_share: M
     assert granted(pod["main"], "512MiB", "1GiB") == [True, False]
 
 
+def test_processes_of_two_uids_share_one_quota(run_share: MakePod) -> None:
+    """Whichever comes first makes the ledger; the other one can use it all the same."""
+    other = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
+    for first, second in (((), other), (other, ())):
+        pod = run_share()
+        holder = pod["main"].exec_start(*first, PROBE, "hold", "3GiB")
+        assert holder.stdout is not None
+        while b"held" not in (said := holder.stdout.readline()):
+            assert said, "the holder ended"
+        done = pod["main"].exec(*second, PROBE, "alloc", "--json", "512MiB", "1GiB")
+        assert [request["granted"] for request in json.loads(done.output)["requests"]] == [True, False]
+
+
 def test_the_second_pod_keeps_its_share(chain: Chain, run_share: MakePod) -> None:
     first, second = run_share(), run_share()
     hold(chain, first, "3900MiB", 3900 * MIB + CONTEXT_BYTES)
