@@ -28,10 +28,9 @@ DRIVER_DIRECTORY = "/usr/local/nvidia/lib64"
 CARD_DIRECTORY = "/run/simgpu"
 _TERMINATION_SECONDS = 15
 _ETC = ("passwd", "group", "nsswitch.conf", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "hosts")
-_NVIDIA_SMI = """#!/bin/sh
 # The host's own program where it gets on with the simulated driver, else the same query by the probe.
-[ ! -x /usr/bin/nvidia-smi ] || /usr/bin/nvidia-smi "$@" 2>/dev/null || exec vgpu-probe info --csv
-[ -x /usr/bin/nvidia-smi ] || exec vgpu-probe info --csv
+_NVIDIA_SMI = """#!/bin/sh
+if said=$(/usr/bin/nvidia-smi "$@" 2>/dev/null); then echo "$said"; else exec vgpu-probe info --csv; fi
 """
 REMEDY = (
     "the runner needs namespaces of its own: run it as root, or allow unprivileged user namespaces "
