@@ -1,12 +1,12 @@
 /* Simulated NVML: life of the library, the system, and how devices are found. */
-#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "nvml_sim.h"
 
-static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
+static pid_t life; /* the process that is in init, shutdown or the like */
 static struct sim_view view;
 static unsigned users; /* nvmlInit calls not yet answered by nvmlShutdown */
 static struct nvmlDevice_st handles[SIM_MAX_CARDS * 2];
@@ -17,12 +17,30 @@ struct sim_view *nvml_view(void) {
 
 /* ---- life ---- */
 
+/* Among threads. What a forked child inherits locked was its parent's: it takes it over. */
+static void life_lock(void) {
+    pid_t self = getpid();
+    for (;;) {
+        pid_t holder = 0;
+        if (__atomic_compare_exchange_n(&life, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+        if (holder != self &&
+            __atomic_compare_exchange_n(&life, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+            return;
+        }
+        sched_yield();
+    }
+}
+
+static void life_unlock(void) {
+    __atomic_store_n(&life, 0, __ATOMIC_RELEASE);
+}
+
 /* After a fork the child has the parent's count but not its view: joining again makes it whole. */
 static bool usable(void) {
     if (sim_alive(&view)) return true;
-    pthread_mutex_lock(&life);
+    life_lock();
     bool joined = sim_refresh(&view);
-    pthread_mutex_unlock(&life);
+    life_unlock();
     return joined;
 }
 
@@ -38,7 +56,7 @@ nvmlReturn_t nvml_enter(const char *function) {
 }
 
 static nvmlReturn_t start(const char *function) {
-    pthread_mutex_lock(&life);
+    life_lock();
     bool joined = view.state != NULL ? sim_refresh(&view) : sim_join(&view, NULL, SIM_VIEWER) == 0;
     nvmlReturn_t code = joined ? asked_fault(function) : NVML_ERROR_DRIVER_NOT_LOADED;
     if (code == NVML_SUCCESS) __atomic_add_fetch(&users, 1, __ATOMIC_RELEASE);
@@ -46,7 +64,7 @@ static nvmlReturn_t start(const char *function) {
     for (unsigned i = 0; i < SIM_MAX_CARDS * 2; i++) {
         handles[i] = (struct nvmlDevice_st){.card = i / 2, .instance = i % 2 != 0};
     }
-    pthread_mutex_unlock(&life);
+    life_unlock();
     return code;
 }
 
@@ -63,10 +81,10 @@ NVML(nvmlInitWithFlags, (unsigned flags)) {
 }
 
 NVML(nvmlShutdown, (void)) {
-    pthread_mutex_lock(&life);
+    life_lock();
     nvmlReturn_t code = users == 0 ? NVML_ERROR_UNINITIALIZED : NVML_SUCCESS;
     if (users > 0 && __atomic_sub_fetch(&users, 1, __ATOMIC_RELEASE) == 0) sim_leave(&view);
-    pthread_mutex_unlock(&life);
+    life_unlock();
     return code;
 }
 
