@@ -1,0 +1,1 @@
+"""The monitor's pages, alerts and dashboard before the real Prometheus."""
