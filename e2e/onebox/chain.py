@@ -76,7 +76,7 @@ class Chain:
         self.write_pods_file()
         port = MONITOR_PORT if is_free(MONITOR_PORT) else free_port()
         self._start("monitor", port, "--listen", f"127.0.0.1:{port}", "--kubelet-root", str(self.node.kubelet_root),
-                    "--pods-file", str(self.pods_file))  # fmt: skip
+                    "--pods-file", str(self.pods_file), "--interval", "0.5", "--grace", "1")  # fmt: skip
         self.monitor_url = f"http://127.0.0.1:{port}/metrics"
         return self.monitor_url
 

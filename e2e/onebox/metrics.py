@@ -16,16 +16,19 @@ def scrape(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def scrape_until(url: str, name: str, pods: Sequence[str], seconds: float = 20) -> dict[str, float]:
-    """A scrape in which each pod has that metric; a monitor may need a look or two for it."""
+def scrape_until(
+    url: str, name: str, pods: Sequence[str], *, label: str = "", value: float | None = None, seconds: float = 30
+) -> dict[str, float]:
+    """A scrape in which each pod has that metric (with that value); a monitor may need a look or two for it."""
     end = time.monotonic() + seconds
     while True:
         samples = scrape(url)
-        missing = [pod for pod in pods if sample(samples, name, pod) is None]
+        found = {pod: sample(samples, name, pod, label) for pod in pods}
+        missing = [pod for pod, seen in found.items() if seen is None or value not in (None, seen)]
         if not missing:
             return samples
         if time.monotonic() > end:
-            raise NotAsSaidError(f"the monitor shows no {name} for {', '.join(missing)}")
+            raise NotAsSaidError(f"the monitor doesn't show {name} {label} as it should for {', '.join(missing)}")
         time.sleep(0.2)
 
 

@@ -16,7 +16,8 @@ from e2e.onebox.story import Story
 MIB, GIB = 1 << 20, 1 << 30
 CONTEXT_BYTES = 102 * MIB
 LIMIT_BYTES = 4147 * MIB
-STEPS = 9
+STEPS = 10
+BYPASSED = 'state="bypassed"'
 SHOWN_METRICS = (
     "hami_host_gpu_memory_used_bytes",
     "hami_vgpu_memory_limit_bytes",
@@ -34,6 +35,7 @@ def tell(chain: Chain, story: Story) -> None:
     run_first(chain, story, first)
     second = run_second(chain, story)
     samples = monitor(chain, story, [first, second])
+    show_way_round(chain, story)
     conclude(chain, story, [first, second], samples)
 
 
@@ -146,6 +148,29 @@ def conclude(chain: Chain, story: Story, pods: list[Pod], samples: Mapping[str, 
     used, total = card["used_bytes"] // MIB, card["total_bytes"] // MIB
     story.line(f"\n    the card: {used} of {total} MiB in use, {total - used} MiB free\n")
     story.check(card["used_bytes"] == 2 * (3 * GIB + CONTEXT_BYTES), "nobody else holds memory of the card")
+
+
+def show_way_round(chain: Chain, story: Story) -> None:
+    """A tenant who throws the ledger away while its first process makes no calls gets more; the monitor says so."""
+    story.step("It is a lock, not a wall: one way round, and who sees it")
+    manifest = load_manifest(name="cheat", annotations={"gpu-memory": "2048"})
+    manifest["spec"]["containers"][0]["args"] = ["exec vgpu-probe hold 1GiB"]
+    pod = chain.run(manifest)
+    pod["main"].wait_for_log("held ")
+    samples = scrape_until(chain.monitor_url, "kai_isolator_enforced_bytes", [pod.name])
+    limit = sample(samples, "kai_isolator_enforced_bytes", pod.name) or 0
+    cheat = "rm /run/vgpu/region && exec vgpu-probe hold 1536MiB"
+    story.show(f"pod {pod.name}, limit {limit / MIB:.0f} MiB, holds 1 GiB; in it: {cheat}")
+    pod["main"].exec_start("sh", "-c", cheat)
+    samples = scrape_until(chain.monitor_url, "kai_isolator_state", [pod.name], label=BYPASSED, value=1)
+    held = chain.held_bytes(pod)
+    story.check(held > limit, f"the card says: {held // MIB} MiB, more than its share")
+    state = sample(samples, "kai_isolator_state", pod.name, BYPASSED)
+    story.check(state == 1, "the monitor says: bypassed")
+    story.line()
+    story.show(chain.monitor_top())
+    chain.delete(pod)
+    story.check(chain.node.truth()[0]["used_bytes"] == 2 * (3 * GIB + CONTEXT_BYTES), "the others keep what is theirs")
 
 
 def to_yaml(manifest: Mapping[str, Any]) -> str:

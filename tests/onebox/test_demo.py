@@ -25,6 +25,7 @@ LINES = (
     r"    GPU-[-0-9a-f]+, 4147 MiB",
     r"    granted  3 GiB",
     r"    Device 0 OOM 5475663872 / 4348444672",
+    r"    default/cheat / main +0 +2150 MiB +2150 MiB +2764 MiB .* bypassed",
     r"    quick-start +4096 MiB +4147 MiB +3174 MiB +1 × 2 GiB",
     r"    neighbour +4096 MiB +4147 MiB +3174 MiB +1 × 2 GiB",
 )
