@@ -2,9 +2,12 @@
  *     direct   linked with the driver       next     dlsym(RTLD_NEXT)
  *     dlsym    dlsym(handle)                get      cuGetProcAddress_v2
  *     async    cuMemAllocAsync              vmm      create, map, release the handle
+ *     dlmopen  a driver in a namespace of its own
+ *     both     that and the program's own in turns, each with a context
  * Any answer but success and out of memory is an error. What it got it keeps until it ends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +25,14 @@ extern CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 
 static const char *way;
 
+static bool elsewhere; /* look into the namespace of its own */
+
 static void *find(const char *symbol, const char *base) {
-    static void *driver;
+    static void *here, *there;
     void *found = NULL;
-    if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (elsewhere && !there) there = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+    if (!elsewhere && !here) here = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    void *driver = elsewhere ? there : here;
     if (strcmp(way, "get") == 0) {
         get_address *get = (get_address *)dlsym(driver, "cuGetProcAddress_v2");
         CUdriverProcAddressQueryResult status;
@@ -87,20 +94,31 @@ static CUresult ask(void) {
     return allocate(&address, GIB);
 }
 
-int main(int count, char **arguments) {
-    int granted = 0;
+static void start(void) {
     CUcontext context;
-    if (count != 2) return 2;
-    way = arguments[1];
     if (strcmp(way, "direct") == 0) {
         check("cuInit", cuInit(0));
         check("cuCtxCreate", cuCtxCreate_v2(&context, 0, 0));
-    } else {
-        check("cuInit", ((CUresult (*)(unsigned int))find("cuInit", "cuInit"))(0));
-        check("cuCtxCreate", ((CUresult (*)(CUcontext *, unsigned int, CUdevice))find("cuCtxCreate_v2", "cuCtxCreate"))(
-                                 &context, 0, 0));
+        return;
+    }
+    check("cuInit", ((CUresult (*)(unsigned int))find("cuInit", "cuInit"))(0));
+    check("cuCtxCreate",
+          ((CUresult (*)(CUcontext *, unsigned int, CUdevice))find("cuCtxCreate_v2", "cuCtxCreate"))(&context, 0, 0));
+}
+
+int main(int count, char **arguments) {
+    int granted = 0;
+    if (count != 2) return 2;
+    way = arguments[1];
+    bool both = strcmp(way, "both") == 0;
+    elsewhere = strcmp(way, "dlmopen") == 0;
+    start();
+    if (both) {
+        elsewhere = true;
+        start();
     }
     for (int i = 0; i < TIMES; i++) {
+        if (both) elsewhere = i % 2;
         CUresult result = ask();
         if (result == CUDA_SUCCESS)
             granted++;

@@ -13,13 +13,17 @@ from tests.symbols.routes import Routes
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
 
-@pytest.fixture(scope="session", params=["glibc-2.31", "aarch64"])
+# The Debian releases by their glibc: 2.31 still has dlsym in libdl.so.2, which programs may do without.
+RELEASES = {"glibc-2.31": "bullseye", "glibc-2.41": "trixie"}
+
+
+@pytest.fixture(scope="session", params=[*RELEASES, "aarch64"])
 def routes(request: pytest.FixtureRequest) -> Routes:
     """Takes the place of the fixture with which the same tests run on this machine."""
     if request.param == "aarch64":
-        root = roots.provide("arm64")
+        root = roots.provide("bullseye", "arm64")
         programs, library = roots.install(root, BUILD / "tests/routes/aarch64", BUILD / "aarch64/libvgpu.so")
         return Routes(programs, library, root, partial(roots.emulated, root))
-    root = roots.provide("amd64")
+    root = roots.provide(RELEASES[request.param], "amd64")
     programs, library = roots.install(root, BUILD / "tests/routes/x86_64", BUILD / "libvgpu.so")
     return Routes(programs, library, root, partial(roots.chrooted, root))

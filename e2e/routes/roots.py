@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-SUITE = "bullseye"  # glibc 2.31: dlsym is still in libdl.so.2, which programs may do without
 MIRROR = "http://deb.debian.org/debian"
 EMULATOR = "qemu-aarch64-static"
 
@@ -26,9 +25,9 @@ def _require(program: str, package: str) -> None:
         raise UnavailableError(f"the route tests need {program}: apt-get install {package}")
 
 
-def provide(arch: str) -> Path:
-    """The root folder of `amd64` or `arm64`. Another architecture's is only unpacked: no program in it was ever run."""
-    root = _cache() / f"{SUITE}-{arch}"
+def provide(suite: str, arch: str) -> Path:
+    """The root folder of a Debian release for `amd64` or `arm64`; unpacked, not configured: that is enough to run."""
+    root = _cache() / f"{suite}-{arch}"
     if root.exists():
         return root
     if os.geteuid() != 0:
@@ -37,16 +36,15 @@ def provide(arch: str) -> Path:
     partial = root.with_name(f"{root.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
-    foreign = ["--foreign"] if arch == "arm64" else []
     done = subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--arch={arch}", *foreign, SUITE, partial, MIRROR],
+        ["debootstrap", "--foreign", "--variant=minbase", f"--arch={arch}", suite, partial, MIRROR],
         text=True,
         capture_output=True,
         check=False,
     )
     if done.returncode:
         last = "\n".join(done.stdout.splitlines()[-5:] + done.stderr.splitlines()[-5:])
-        raise UnavailableError(f"debootstrap of {SUITE} for {arch} failed:\n{last}")
+        raise UnavailableError(f"debootstrap of {suite} for {arch} failed:\n{last}")
     shutil.rmtree(partial / "var" / "cache" / "apt")
     partial.rename(root)
     return root

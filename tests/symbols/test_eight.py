@@ -11,7 +11,7 @@ from tests.conftest import Card
 
 GIB = 1 << 30
 CONTEXT_OF_A_T4 = 102 << 20
-WAYS = ["direct", "dlsym", "next", "get", "async", "vmm"]
+WAYS = ["direct", "dlsym", "next", "get", "async", "vmm", "dlmopen"]
 
 
 def _eight(build: Path, card: Card, way: str, environment: dict[str, str]) -> tuple[str, int]:
@@ -57,3 +57,19 @@ def test_all_eight_fit_without_the_library(build: Path, card: Card, way: str) ->
     said, held = _eight(build, card, way, {})
     assert said == "8 of 8"
     assert held == 8 * GIB + CONTEXT_OF_A_T4
+
+
+def test_drivers_of_two_namespaces_share_one_quota(build: Path, card: Card, tmp_path: Path) -> None:
+    """Each has a context of its own and a copy of the library; what they take is taken from the same limit."""
+    said, held = _eight(
+        build,
+        card,
+        "both",
+        {
+            "LD_PRELOAD": str(build / "libvgpu.so"),
+            "CUDA_DEVICE_MEMORY_LIMIT": "2400m",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "region"),
+        },
+    )
+    assert said == "2 of 8"
+    assert held == 2 * GIB + 2 * CONTEXT_OF_A_T4
