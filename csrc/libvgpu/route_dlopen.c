@@ -23,14 +23,16 @@ typedef void *open_in_namespace(Lmid_t namespace, const char *file, int mode);
 VGPU_EXPORT open_file vgpu_route_dlopen __asm__("dlopen");
 VGPU_EXPORT open_in_namespace vgpu_route_dlmopen __asm__("dlmopen");
 
-/* A container that was set up for us, or a limit given by hand (one of 0, no limit, counts too: no harm done). */
+/* Is there a limit: a container that was set up for us, or one given by hand ("0" is none). */
 static bool is_capped(void) {
-    static const char limit[] = "CUDA_DEVICE_MEMORY_LIMIT";
+    static const char limit[] = "CUDA_DEVICE_MEMORY_LIMIT"; /* also with _<device> */
     int kept_errno = errno;
     bool capped = access(VGPU_QUOTA_DIR, F_OK) == 0;
     errno = kept_errno;
-    for (char **variable = environ; !capped && variable && *variable; variable++)
-        capped = strncmp(*variable, limit, sizeof limit - 1) == 0;
+    for (char **variable = environ; !capped && variable && *variable; variable++) {
+        const char *value = strchr(*variable, '=');
+        capped = value && strncmp(*variable, limit, sizeof limit - 1) == 0 && strcmp(value, "=0") != 0;
+    }
     return capped;
 }
 

@@ -107,12 +107,14 @@ def test_calls_before_and_after_main_go_through_the_library(routes: Routes, when
     assert [Path(line.split()[1]).name for line in lines] == [OURS, OURS]
 
 
-def test_deepbind_keeps_its_meaning_without_a_limit(routes: Routes) -> None:
-    assert routes.where("deepbind-bound", "cuMemAlloc_v2", CALLER, limit=None) == DRIVER
+@pytest.mark.parametrize("limit", [None, "0"])
+def test_deepbind_keeps_its_meaning_without_a_limit(routes: Routes, limit: str | None) -> None:
+    assert routes.where("deepbind-bound", "cuMemAlloc_v2", CALLER, limit=limit) == DRIVER
 
 
-def test_new_namespace_is_left_alone_without_a_limit(routes: Routes) -> None:
-    assert routes.where("dlmopen", "cuMemAlloc_v2", limit=None) == DRIVER
+@pytest.mark.parametrize("limit", [None, "0"])
+def test_new_namespace_is_left_alone_without_a_limit(routes: Routes, limit: str | None) -> None:
+    assert routes.where("dlmopen", "cuMemAlloc_v2", limit=limit) == DRIVER
 
 
 def test_interposer_before_us_keeps_its_place_in_the_chain(routes: Routes) -> None:
