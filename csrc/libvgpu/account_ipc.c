@@ -136,9 +136,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         if (device >= 0) {
             struct vgpu_entry fresh = {.device = (uint8_t)device};
             if (vgpu_share_open(process, key, &bytes)) fresh.data = key;
-            struct vgpu_entry named = {.data = ++process->vmm_number};
-            if (vgpu_table_refer(&process->tables[VGPU_HANDLES], *handle, 1, &named, NULL) == 1)
-                vgpu_table_refer(&process->tables[VGPU_ALLOCATIONS], named.data, 1, &fresh, NULL);
+            uint64_t known = vgpu_vmm_of_handle(process, *handle);
+            if (known) /* exported or imported here before: one handle, used once more */
+                vgpu_table_refer(&process->tables[VGPU_HANDLES], *handle, 1, NULL, NULL);
+            else
+                vgpu_vmm_enter(process, *handle, &fresh);
         }
     }
     vgpu_private_unlock(&process->vmm_lock);

@@ -72,9 +72,8 @@ static bool dies(const struct vgpu_entry *entry, void *data) {
     return entry->context == ((struct death *)data)->context;
 }
 
-static void give_back(const struct vgpu_entry *entry, void *data) {
-    struct vgpu_process *process = ((struct death *)data)->process;
-    vgpu_uncharge(process, entry->device, (enum vgpu_kind)entry->kind, entry->bytes);
+static void give_back_array(const struct vgpu_entry *entry, void *data) {
+    vgpu_array_freed(((struct death *)data)->process, entry);
 }
 
 static void give_back_linear(const struct vgpu_entry *entry, void *data) {
@@ -89,10 +88,7 @@ void vgpu_context_emptied(struct vgpu_process *process, uint16_t number) {
     static const struct {
         enum vgpu_topic topic;
         void (*give_back)(const struct vgpu_entry *entry, void *data);
-    } mortal[] = {{VGPU_POINTERS, give_back_linear},
-                  {VGPU_ARRAYS, give_back},
-                  {VGPU_MODULES, give_back},
-                  {VGPU_IMPORTS, give_back_import}};
+    } mortal[] = {{VGPU_POINTERS, give_back_linear}, {VGPU_ARRAYS, give_back_array}, {VGPU_IMPORTS, give_back_import}};
     struct death death = {process, number};
     if (number == 0) return;
     for (size_t i = 0; i < sizeof mortal / sizeof *mortal; i++)
@@ -100,6 +96,8 @@ void vgpu_context_emptied(struct vgpu_process *process, uint16_t number) {
     struct vgpu_context *context = &process->contexts[number - 1];
     uint64_t limits = __atomic_exchange_n(&context->limit_bytes, 0, __ATOMIC_RELAXED);
     vgpu_uncharge(process, context->device, VGPU_KIND_CONTEXT, limits);
+    uint64_t modules = __atomic_exchange_n(&context->module_bytes, 0, __ATOMIC_RELAXED);
+    vgpu_uncharge(process, context->device, VGPU_KIND_MODULE, modules);
     vgpu_pools_settle(process);
 }
 

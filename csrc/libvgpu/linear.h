@@ -10,4 +10,7 @@ void vgpu_linear_freed(struct vgpu_process *process, const struct vgpu_entry *en
 /* The driver has closed what `import` (of VGPU_IMPORTS) stands for. */
 void vgpu_import_closed(struct vgpu_process *process, const struct vgpu_entry *import);
 
+/* The driver has freed the array that `entry` (of VGPU_ARRAYS) stands for. */
+void vgpu_array_freed(struct vgpu_process *process, const struct vgpu_entry *entry);
+
 #endif

@@ -34,20 +34,21 @@ enum vgpu_topic {
     VGPU_HANDLES,     /* handle of a VMM allocation -> its number */
     VGPU_ALLOCATIONS, /* number of a VMM allocation -> what it takes */
     VGPU_MAPPINGS,    /* address of a mapping -> number of the VMM allocation behind it */
+    VGPU_HOLDINGS,    /* place in an array or multicast object -> number of the VMM allocation there */
     VGPU_POOLS,       /* memory pools: what each has reserved */
     VGPU_POOLED,      /* what was allocated from pools */
     VGPU_GRAPHS,      /* executable graphs that allocate */
-    VGPU_MODULES,     /* modules and libraries */
     VGPU_IMPORTS,     /* memory of other processes */
     VGPU_TOPICS,
 };
 
 struct vgpu_context {
-    CUcontext handle;     /* NULL: this place is free */
-    CUgreenCtx green;     /* the green context that it was made from */
-    uint64_t bytes;       /* charged for the context itself, under VGPU_KIND_CONTEXT */
-    uint64_t limit_bytes; /* and for the heap, stacks and printf buffer that the program raised */
-    uint8_t device;       /* index in the region */
+    CUcontext handle;      /* NULL: this place is free */
+    CUgreenCtx green;      /* the green context that it was made from */
+    uint64_t bytes;        /* charged for the context itself, under VGPU_KIND_CONTEXT */
+    uint64_t module_bytes; /* for code and globals loaded into it, under VGPU_KIND_MODULE */
+    uint64_t limit_bytes;  /* and for the heap, stacks and printf buffer that the program raised */
+    uint8_t device;        /* index in the region */
     bool primary;
     uint32_t attached; /* cuCtxAttach calls not yet detached */
 };
@@ -58,6 +59,7 @@ struct vgpu_process {
     uint64_t tick_ns;           /* when to look again at the region's file and at /etc/vgpu */
     struct vgpu_member *member; /* replaced when the region was; old ones stay mapped */
     bool stale;                 /* the region is gone and there is no new one: nothing is granted */
+    bool nvml_held;             /* we have NVML initialised */
     bool old_kernel;            /* no MADV_WIPEONFORK: compare pids */
     uint32_t in_debt;           /* something in debt_bytes */
     int pid;
@@ -75,9 +77,10 @@ struct vgpu_process {
     uint32_t vmm_lock;
     uint64_t vmm_number; /* of the last VMM allocation */
     uint32_t context_lock;
-    uint32_t birth_lock;                         /* held while a context is made or taken down */
-    uint32_t context_count;                      /* places 0 .. context_count - 1 may be in use */
-    uint64_t small_free_bytes[VGPU_MAX_DEVICES]; /* in blocks that small requests share */
+    uint32_t birth_lock;                          /* held while a context is made or taken down */
+    uint32_t context_count;                       /* places 0 .. context_count - 1 may be in use */
+    uint64_t small_free_bytes[VGPU_MAX_DEVICES];  /* in blocks that small requests share */
+    uint64_t small_array_bytes[VGPU_MAX_DEVICES]; /* of arrays below VGPU_SMALL_BYTES */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
     struct vgpu_member members[4];

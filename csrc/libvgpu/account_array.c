@@ -1,0 +1,255 @@
+/* Arrays and mipmapped arrays. The card lays them out in tiles; what that takes is computed here, since no call tells
+ * it beforehand. Arrays below 1 MiB share blocks, and their addresses aren't told: they are charged as if they shared
+ * blocks with each other only, which is at most one block more than the card gives.
+ *
+ * Sparse arrays and those with deferred mapping have no memory of their own: it is VMM memory, mapped into them. */
+#include "body.h"
+#include "linear.h"
+#include "measure.h"
+#include "share.h"
+#include "vmm.h"
+
+#define ROW_GRAIN_BYTES 64
+#define ROWS_GRAIN      8
+#define MOST_LEVELS     17
+
+/* Bytes of one texel, or of a block of 4 by 4 for compressed formats; 0 for a format that isn't known here. */
+static uint64_t element_bytes(CUarray_format format, uint64_t channels, uint64_t *texels) {
+    static const uint8_t normalised[] = {1, 2, 4, 2, 4, 8};
+    unsigned code = (unsigned)format;
+    *texels = 1;
+    switch (code) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+        return channels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+        return channels * 2;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+        return channels * 4;
+    default:
+        break;
+    }
+    if (code >= CU_AD_FORMAT_BC1_UNORM && code <= CU_AD_FORMAT_BC7_UNORM_SRGB) {
+        *texels = 4;
+        return code <= 0x92 || code == 0x97 || code == 0x98 ? 8 : 16; /* BC1 and BC4 take half */
+    }
+    if (code >= CU_AD_FORMAT_UNORM_INT8X1 && code <= CU_AD_FORMAT_SNORM_INT16X4)
+        return normalised[(code - CU_AD_FORMAT_UNORM_INT8X1) % 6];
+    return 0;
+}
+
+static uint64_t product(uint64_t a, uint64_t b) {
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+static uint64_t up(uint64_t value, uint64_t grain) {
+    return value > UINT64_MAX - grain ? UINT64_MAX - grain : (value + grain - 1) / grain * grain;
+}
+
+/* 0 for a format that isn't known. */
+static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level) {
+    uint64_t texels, element = element_bytes(array->Format, array->NumChannels, &texels);
+    bool layered = (array->Flags & CUDA_ARRAY3D_LAYERED) != 0;
+    uint64_t width = array->Width >> level, height = array->Height >> level;
+    uint64_t depth = layered ? array->Depth : array->Depth >> level;
+    width = width ? width : 1;
+    height = array->Height && !height ? 1 : height;
+    depth = depth ? depth : 1;
+    uint64_t rows = height ? up((height + texels - 1) / texels, ROWS_GRAIN) : 1;
+    return product(product(up(product((width + texels - 1) / texels, element), ROW_GRAIN_BYTES), rows), depth);
+}
+
+static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels) {
+    uint64_t longest = array->Width > array->Height ? array->Width : array->Height, sum = 0;
+    if (!(array->Flags & CUDA_ARRAY3D_LAYERED) && array->Depth > longest) longest = array->Depth;
+    for (unsigned level = 0; level < levels && level < MOST_LEVELS && (longest >> level || level == 0); level++) {
+        uint64_t bytes = level_bytes(array, level);
+        sum = bytes > UINT64_MAX - sum ? UINT64_MAX : sum + bytes;
+    }
+    return sum;
+}
+
+/* Blocks that the small arrays of a device take together, before and after a change of their bytes. */
+static uint64_t small_arrays(struct vgpu_process *process, int device, uint64_t change, uint64_t *before_bytes) {
+    uint64_t after = __atomic_add_fetch(&process->small_array_bytes[device], change, __ATOMIC_RELAXED);
+    *before_bytes = vgpu_whole_blocks(after - change);
+    return vgpu_whole_blocks(after);
+}
+
+static CUresult reserve(struct vgpu_process *process, int device, uint64_t bytes) {
+    uint64_t before_bytes, after_bytes;
+    if (bytes >= VGPU_SMALL_BYTES) return vgpu_charge(process, device, VGPU_KIND_BUFFER, vgpu_whole_blocks(bytes));
+    after_bytes = small_arrays(process, device, bytes, &before_bytes);
+    CUresult result = vgpu_charge(process, device, VGPU_KIND_BUFFER, after_bytes - before_bytes);
+    if (result != CUDA_SUCCESS) small_arrays(process, device, -bytes, &before_bytes);
+    return result;
+}
+
+static void unreserve(struct vgpu_process *process, int device, uint64_t bytes) {
+    uint64_t before_bytes, after_bytes;
+    if (bytes >= VGPU_SMALL_BYTES) {
+        vgpu_uncharge(process, device, VGPU_KIND_BUFFER, vgpu_whole_blocks(bytes));
+        return;
+    }
+    after_bytes = small_arrays(process, device, -bytes, &before_bytes);
+    vgpu_uncharge(process, device, VGPU_KIND_BUFFER, before_bytes - after_bytes);
+}
+
+void vgpu_array_freed(struct vgpu_process *process, const struct vgpu_entry *entry) {
+    unreserve(process, entry->device, entry->bytes);
+}
+
+/* `how` carries the parameters of one of the creating functions. */
+struct creation {
+    CUresult (*create)(const struct creation *creation, void **handle);
+    void (*destroy)(void *handle);
+    const void *descriptor;
+    unsigned levels;
+};
+
+static CUresult create_array(struct vgpu_process *process, const struct creation *creation,
+                             const CUDA_ARRAY3D_DESCRIPTOR *array, void **handle) {
+    struct vgpu_place place;
+    struct vgpu_measure before;
+    if (!vgpu_place_current(process, &place) || (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
+        return creation->create(creation, handle);
+    uint64_t bytes = array_bytes(array, creation->levels);
+    bool unknown = bytes == 0; /* measured instead; the reservation comes after */
+    if (unknown) vgpu_measure_start(process, place.device, &before);
+    CUresult result = unknown ? CUDA_SUCCESS : reserve(process, place.device, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    result = creation->create(creation, handle);
+    if (result != CUDA_SUCCESS) {
+        if (!unknown) unreserve(process, place.device, bytes);
+        return result;
+    }
+    if (unknown) {
+        int64_t change = vgpu_measure_change(process, &before, 0);
+        bytes = change > 0 ? (uint64_t)change : 0;
+        result = bytes ? reserve(process, place.device, bytes) : CUDA_SUCCESS;
+    }
+    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)*handle,
+                               .bytes = bytes,
+                               .device = (uint8_t)place.device,
+                               .kind = VGPU_KIND_BUFFER,
+                               .context = place.context};
+    if (result == CUDA_SUCCESS && vgpu_table_put(&process->tables[VGPU_ARRAYS], &entry) != 0) {
+        unreserve(process, place.device, bytes);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != CUDA_SUCCESS) creation->destroy(*handle);
+    return result;
+}
+
+static void destroy_plain(void *handle) {
+    real_cuArrayDestroy(handle);
+}
+
+static void destroy_mipmapped(void *handle) {
+    real_cuMipmappedArrayDestroy(handle);
+}
+
+static CUresult plain_v1(const struct creation *creation, void **handle) {
+    return real_cuArrayCreate((CUarray *)handle, creation->descriptor);
+}
+
+static CUresult plain_v2(const struct creation *creation, void **handle) {
+    return real_cuArrayCreate_v2((CUarray *)handle, creation->descriptor);
+}
+
+static CUresult solid_v1(const struct creation *creation, void **handle) {
+    return real_cuArray3DCreate((CUarray *)handle, creation->descriptor);
+}
+
+static CUresult solid_v2(const struct creation *creation, void **handle) {
+    return real_cuArray3DCreate_v2((CUarray *)handle, creation->descriptor);
+}
+
+static CUresult mipmapped(const struct creation *creation, void **handle) {
+    return real_cuMipmappedArrayCreate((CUmipmappedArray *)handle, creation->descriptor, creation->levels);
+}
+
+/* Old and flat descriptors name the same things in fewer or narrower fields. */
+#define FLAT(descriptor)                                                                                               \
+    {.Width = (descriptor)->Width,                                                                                     \
+     .Height = (descriptor)->Height,                                                                                   \
+     .Format = (descriptor)->Format,                                                                                   \
+     .NumChannels = (descriptor)->NumChannels}
+
+CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray) {
+    VGPU_BEGIN(process, real_cuArrayCreate(pHandle, pAllocateArray));
+    if (!pHandle || !pAllocateArray) return real_cuArrayCreate(pHandle, pAllocateArray);
+    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(pAllocateArray);
+    struct creation creation = {plain_v1, destroy_plain, pAllocateArray, 1};
+    return create_array(process, &creation, &array, (void **)pHandle);
+}
+
+CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
+    VGPU_BEGIN(process, real_cuArrayCreate_v2(pHandle, pAllocateArray));
+    if (!pHandle || !pAllocateArray) return real_cuArrayCreate_v2(pHandle, pAllocateArray);
+    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(pAllocateArray);
+    struct creation creation = {plain_v2, destroy_plain, pAllocateArray, 1};
+    return create_array(process, &creation, &array, (void **)pHandle);
+}
+
+CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray) {
+    VGPU_BEGIN(process, real_cuArray3DCreate(pHandle, pAllocateArray));
+    if (!pHandle || !pAllocateArray) return real_cuArray3DCreate(pHandle, pAllocateArray);
+    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(pAllocateArray);
+    array.Depth = pAllocateArray->Depth;
+    array.Flags = pAllocateArray->Flags;
+    struct creation creation = {solid_v1, destroy_plain, pAllocateArray, 1};
+    return create_array(process, &creation, &array, (void **)pHandle);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
+    VGPU_BEGIN(process, real_cuArray3DCreate_v2(pHandle, pAllocateArray));
+    if (!pHandle || !pAllocateArray) return real_cuArray3DCreate_v2(pHandle, pAllocateArray);
+    struct creation creation = {solid_v2, destroy_plain, pAllocateArray, 1};
+    return create_array(process, &creation, pAllocateArray, (void **)pHandle);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels) {
+    VGPU_BEGIN(process, real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
+    if (!pHandle || !pMipmappedArrayDesc)
+        return real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+    struct creation creation = {mipmapped, destroy_mipmapped, pMipmappedArrayDesc, numMipmapLevels};
+    return create_array(process, &creation, pMipmappedArrayDesc, (void **)pHandle);
+}
+
+static CUresult destroy(struct vgpu_process *process, void *handle, CUresult (*real)(void *handle)) {
+    struct vgpu_entry entry;
+    bool known = vgpu_table_take(&process->tables[VGPU_ARRAYS], (uint64_t)(uintptr_t)handle, &entry);
+    CUresult result = real(handle);
+    if (result != CUDA_SUCCESS) {
+        if (known) vgpu_table_put(&process->tables[VGPU_ARRAYS], &entry);
+        return result;
+    }
+    if (known) vgpu_array_freed(process, &entry);
+    vgpu_vmm_forget_array(process, (uint64_t)(uintptr_t)handle);
+    return result;
+}
+
+static CUresult real_destroy_plain(void *handle) {
+    return real_cuArrayDestroy(handle);
+}
+
+static CUresult real_destroy_mipmapped(void *handle) {
+    return real_cuMipmappedArrayDestroy(handle);
+}
+
+CUresult cuArrayDestroy(CUarray hArray) {
+    VGPU_BEGIN_RELEASE(process, real_cuArrayDestroy(hArray));
+    return destroy(process, hArray, real_destroy_plain);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+    VGPU_BEGIN_RELEASE(process, real_cuMipmappedArrayDestroy(hMipmappedArray));
+    return destroy(process, hMipmappedArray, real_destroy_mipmapped);
+}
