@@ -1,0 +1,1 @@
+"""The webhook behind a real API server: cases, certificates, replicas, rolling restarts."""
