@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +51,7 @@ class Container:
 
     def restart(self) -> None:
         """Kill it if it still runs, and start it again in the same pod."""
-        if self.is_running():
-            self.kill()
+        self.kill()
         self.start()
 
     @property
@@ -67,10 +68,13 @@ class Container:
         assert self._process is not None, f"container {self.name} was never started"
         return self._process.wait(timeout=seconds)
 
-    def kill(self, number: int = 9) -> None:
-        """Send a signal to its first process; wait for the end if it can't be refused."""
-        os.kill(self.pid, number)
-        if number == 9:
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to its first process, if it runs; wait for the end of it if it can't be refused."""
+        if not self.is_running():
+            return
+        with suppress(ProcessLookupError):  # it may be ending by itself just now
+            os.kill(self.pid, number)
+        if number == signal.SIGKILL:
             self.wait()
 
     def logs(self) -> str:
@@ -97,6 +101,8 @@ class Container:
 
     def exec_start(self, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """As exec, but leaves the command running; its pid is that of the process between."""
+        if not self.is_running():
+            raise ContainerError(f"container {self.name} isn't running")
         spec = self._sandbox_spec(Path(), list(argv), dict(env) if env is not None else None)
         return self._pod.node.run_in_sandbox(spec, subprocess.PIPE)[0]
 
@@ -163,7 +169,7 @@ class Pod:
         self.delete()
 
     def __getitem__(self, name: str) -> Container:
-        return next(one for one in [*self.init_containers, *self.containers] if one.name == name)
+        return {one.name: one for one in [*self.init_containers, *self.containers]}[name]
 
     def start(self) -> "Pod":
         """Volumes, then init containers one after the other, then all containers.
@@ -188,8 +194,7 @@ class Pod:
     def delete(self) -> None:
         """Kill what runs and remove all of it from the node."""
         for container in [*self.init_containers, *self.containers]:
-            if container.is_running():
-                container.kill()
+            container.kill()
         self.volumes.remove()
         shutil.rmtree(self.directory, ignore_errors=True)
 
