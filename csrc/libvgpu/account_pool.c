@@ -31,10 +31,19 @@ static void settle(struct vgpu_entry *pool, void *data) {
     pool->bytes = reserved;
 }
 
+static bool has_graph_memory(const struct vgpu_process *process) {
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+        if (process->graph_bytes[process->index_of[ordinal]]) return true;
+    return false;
+}
+
 void vgpu_pools_settle(struct vgpu_process *process) {
-    if (__builtin_expect(__atomic_load_n(&process->tables[VGPU_POOLS].count, __ATOMIC_RELAXED) == 0, 1)) return;
+    if (__builtin_expect(__atomic_load_n(&process->tables[VGPU_POOLS].count, __ATOMIC_RELAXED) == 0, 1) &&
+        !has_graph_memory(process))
+        return;
     vgpu_private_lock(&process->pool_lock);
     vgpu_table_each(&process->tables[VGPU_POOLS], settle, process);
+    vgpu_graphs_settle(process);
     vgpu_private_unlock(&process->pool_lock);
 }
 
@@ -105,8 +114,16 @@ done:
 }
 
 void vgpu_pool_freed(struct vgpu_process *process, CUdeviceptr pointer) {
-    struct vgpu_entry pooled, pool;
-    if (!vgpu_table_take(&process->tables[VGPU_POOLED], pointer, &pooled)) return;
+    struct vgpu_entry pooled, pool, import;
+    if (!vgpu_table_take(&process->tables[VGPU_POOLED], pointer, &pooled)) {
+        if (vgpu_table_refer(&process->tables[VGPU_IMPORTS], pointer, -1, NULL, &import) == 0)
+            vgpu_import_closed(process, &import); /* another process's */
+        else
+            vgpu_pools_settle(process); /* a graph's */
+        return;
+    }
+    if (pooled.bytes) /* the share's number: others may hold it */
+        vgpu_share_close(process, pooled.bytes);
     vgpu_private_lock(&process->pool_lock);
     if (vgpu_table_find(&process->tables[VGPU_POOLS], pooled.data, &pool)) {
         pool.references -= pool.references > 0;

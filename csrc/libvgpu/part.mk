@@ -11,7 +11,7 @@ CC_debug = $(CC_x86_64)
 # No -Bsymbolic: it would put this library at the head of its own scope, before interposers that were loaded before it;
 # our own references bind to ourselves because the exported functions are protected (hooks.h).
 # The one library that may be needed is libc: what older ones keep in libdl and libpthread is found at run time.
-VGPU_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -fPIC -Ilibvgpu
+VGPU_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -fPIC -ffunction-sections -fdata-sections -Ilibvgpu
 VGPU_CFLAGS_debug := -O1 -fno-omit-frame-pointer -fsanitize=undefined -fsanitize-trap=undefined
 VGPU_LDFLAGS := $(LDFLAGS) -shared -Wl,-soname,libvgpu.so -Wl,--hash-style=gnu -Wl,--as-needed -Wl,--gc-sections
 VGPU_EXPORTS := $(BUILD)/obj/libvgpu/exports.ld
@@ -22,7 +22,7 @@ $(VGPU_EXPORTS): libvgpu/exports.ld.in libvgpu/hooks.def
 
 # Linked beside and renamed: a process that has the old file mapped keeps it.
 define VGPU_VARIANT_RULES
-$(BUILD)/obj/libvgpu/$(1)/%.o: libvgpu/%.c
+$(BUILD)/obj/libvgpu/$(1)/%.o: libvgpu/%.c libvgpu/part.mk
 	@mkdir -p $$(@D)
 	$$(CC_$(1)) $$(VGPU_CFLAGS) $$(VGPU_CFLAGS_$(1)) -c $$< -o $$@
 

@@ -8,7 +8,10 @@
 /* A pointer that isn't linear memory was freed: it may have been a pool's. */
 void vgpu_pool_freed(struct vgpu_process *process, CUdeviceptr pointer);
 
-/* Asks the driver what the pools have reserved now and charges that. Cheap without pools. */
+/* With pool_lock: the same for the reserve that the driver keeps for graphs (account_graph.c). */
+void vgpu_graphs_settle(struct vgpu_process *process);
+
+/* Asks the driver what pools and graphs have reserved now and charges that. Cheap without pools. */
 void vgpu_pools_settle(struct vgpu_process *process);
 
 #endif

@@ -80,6 +80,7 @@ struct vgpu_process {
     uint32_t birth_lock;                          /* held while a context is made or taken down */
     uint32_t context_count;                       /* places 0 .. context_count - 1 may be in use */
     uint64_t small_free_bytes[VGPU_MAX_DEVICES];  /* in blocks that small requests share */
+    uint64_t graph_bytes[VGPU_MAX_DEVICES];       /* charged for the driver's reserve for graphs */
     uint64_t small_array_bytes[VGPU_MAX_DEVICES]; /* of arrays below VGPU_SMALL_BYTES */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];

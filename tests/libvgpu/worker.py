@@ -143,6 +143,34 @@ def ipc_open(handle: str) -> list[int]:
     return [int(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(value), opened, ctypes.c_uint(1))), value.value]
 
 
+def vmm_export(handle: int) -> list[int]:
+    """A descriptor of this process."""
+    fd = ctypes.c_int(-1)
+    return [call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, 1, 0), fd.value]
+
+
+def vmm_import(pid: int, fd: int) -> list[int]:
+    """Imports what a descriptor of another process stands for."""
+    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    answer = out("cuMemImportFromShareableHandle", own, 1)
+    os.close(own)
+    return answer
+
+
+def module_load(image: str) -> list[int]:
+    """cuModuleLoadData of PTX text."""
+    return out("cuModuleLoadData", ctypes.c_char_p(image.encode()))
+
+
+def library_load(image: str) -> list[int]:
+    return out("cuLibraryLoadData", ctypes.c_char_p(image.encode()), 0, 0, 0, 0, 0, 0)
+
+
+def named(function: str, owner: int, name: str) -> list[int]:
+    """cuModuleGetFunction or cuLibraryGetKernel."""
+    return out(function, owner, ctypes.c_char_p(name.encode()))
+
+
 def nvml() -> list[list[int]]:
     """Total, used, free of device 0 by nvmlDeviceGetMemoryInfo and _v2; results first."""
     library = ctypes.CDLL("libnvidia-ml.so.1")

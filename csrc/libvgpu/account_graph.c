@@ -1,0 +1,248 @@
+/* Graphs with allocation nodes. The driver keeps a reserve of memory for each device's graphs; it grows when a graph is
+ * launched or uploaded, is used by all of them in turn, and shrinks when it is trimmed. The driver tells its size
+ * (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), so the charge follows that. What a launch may need is known from the nodes
+ * of the graph, which are looked through when it becomes executable: captured, cloned and child graphs come by there
+ * like those made by hand. */
+#include <stdlib.h>
+
+#include "body.h"
+#include "pool.h"
+
+#define NODES     256
+#define MOST_DEEP 16
+
+static uint64_t attribute(int ordinal, CUgraphMem_attribute which) {
+    uint64_t value = 0;
+    return real_cuDeviceGetGraphMemAttribute(ordinal, which, &value) == CUDA_SUCCESS ? value : 0;
+}
+
+/* With pool_lock. */
+static void settle(struct vgpu_process *process, int ordinal) {
+    int device = process->index_of[ordinal];
+    uint64_t *charged = &process->graph_bytes[device];
+    uint64_t reserved = vgpu_whole_blocks(attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
+    if (reserved < *charged)
+        vgpu_uncharge(process, device, VGPU_KIND_BUFFER, *charged - reserved);
+    else
+        vgpu_charge_anyway(process, device, VGPU_KIND_BUFFER, reserved - *charged);
+    *charged = reserved;
+}
+
+void vgpu_graphs_settle(struct vgpu_process *process) {
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+        if (process->graph_bytes[process->index_of[ordinal]]) settle(process, ordinal);
+}
+
+/* Adds up what the graph's allocation nodes ask for, by ordinal. */
+static void add_up(const struct vgpu_process *process, CUgraph graph, uint64_t *bytes, int depth) {
+    CUgraphNode few[NODES], *nodes = few;
+    size_t count = 0;
+    if (real_cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0) return;
+    if (count > NODES && !(nodes = malloc(count * sizeof *nodes))) return;
+    if (real_cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS) count = 0;
+    for (size_t i = 0; i < count; i++) {
+        CUgraphNodeType type;
+        CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+        CUgraph child;
+        if (real_cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) continue;
+        if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < MOST_DEEP &&
+            real_cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
+            add_up(process, child, bytes, depth + 1);
+        if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            real_cuGraphMemAllocNodeGetParams(nodes[i], &parameters) != CUDA_SUCCESS)
+            continue;
+        int ordinal = parameters.poolProps.location.id;
+        if (parameters.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && ordinal >= 0 &&
+            ordinal < process->cuda_devices)
+            bytes[ordinal] += vgpu_whole_blocks(parameters.bytesize);
+    }
+    if (nodes != few) free(nodes);
+}
+
+/* One entry for each device: a handle is aligned, so the ordinal fits into it. */
+static uint64_t key_of(CUgraphExec graph, int ordinal) {
+    return (uint64_t)(uintptr_t)graph + (uint64_t)ordinal;
+}
+
+static void remember(struct vgpu_process *process, CUgraphExec executable, CUgraph graph) {
+    uint64_t bytes[VGPU_MAX_DEVICES] = {0};
+    struct vgpu_entry old;
+    add_up(process, graph, bytes, 0);
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
+        struct vgpu_entry entry = {.key = key_of(executable, ordinal), .bytes = bytes[ordinal]};
+        if (bytes[ordinal])
+            vgpu_table_put(&process->tables[VGPU_GRAPHS], &entry);
+        else
+            vgpu_table_take(&process->tables[VGPU_GRAPHS], entry.key, &old);
+    }
+}
+
+#define INSTANTIATE(executable, graph, call)                                                                           \
+    do {                                                                                                               \
+        VGPU_BEGIN(process, call);                                                                                     \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS && (executable)) remember(process, *(executable), graph);                           \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                            size_t bufferSize) {
+    INSTANTIATE(phGraphExec, hGraph, real_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                               size_t bufferSize) {
+    INSTANTIATE(phGraphExec, hGraph,
+                real_cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+}
+
+/* ---- running ---- */
+
+/* Grows the charge by what the graph may need beyond the reserve that is there, lets the driver work, and settles. */
+static CUresult run(struct vgpu_process *process, const uint64_t *bytes, CUresult (*call)(void *data), void *data) {
+    uint64_t reserved[VGPU_MAX_DEVICES] = {0};
+    CUresult result = CUDA_SUCCESS;
+    int ordinal = 0;
+    vgpu_private_lock(&process->pool_lock);
+    for (; ordinal < process->cuda_devices; ordinal++) {
+        if (!bytes[ordinal]) continue;
+        uint64_t held = attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+        uint64_t used = attribute(ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+        uint64_t room = held > used ? held - used : 0;
+        reserved[ordinal] = bytes[ordinal] > room ? vgpu_whole_blocks(bytes[ordinal] - room) : 0;
+        result = vgpu_charge(process, process->index_of[ordinal], VGPU_KIND_BUFFER, reserved[ordinal]);
+        if (result != CUDA_SUCCESS) break;
+    }
+    if (result == CUDA_SUCCESS) result = call(data);
+    for (int i = 0; i < ordinal; i++) {
+        if (!bytes[i]) continue;
+        process->graph_bytes[process->index_of[i]] += reserved[i];
+        settle(process, i);
+    }
+    vgpu_private_unlock(&process->pool_lock);
+    return result;
+}
+
+static bool find(struct vgpu_process *process, CUgraphExec graph, uint64_t *bytes) {
+    struct vgpu_entry entry;
+    bool found = false;
+    if (__builtin_expect(__atomic_load_n(&process->tables[VGPU_GRAPHS].count, __ATOMIC_RELAXED) == 0, 1)) return false;
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
+        bytes[ordinal] = 0;
+        if (graph && vgpu_table_find(&process->tables[VGPU_GRAPHS], key_of(graph, ordinal), &entry)) {
+            bytes[ordinal] = entry.bytes;
+            found = true;
+        }
+    }
+    return found;
+}
+
+struct launch {
+    CUresult (*real)(CUgraphExec graph, CUstream stream);
+    CUgraphExec graph;
+    CUstream stream;
+};
+
+static CUresult launch(void *data) {
+    const struct launch *what = data;
+    return what->real(what->graph, what->stream);
+}
+
+static CUresult launch_graph(CUgraphExec graph, CUstream stream, CUresult (*real)(CUgraphExec, CUstream)) {
+    uint64_t bytes[VGPU_MAX_DEVICES];
+    struct launch what = {real, graph, stream};
+    VGPU_BEGIN(process, real(graph, stream));
+    return find(process, graph, bytes) ? run(process, bytes, launch, &what) : real(graph, stream);
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
+    return launch_graph(hGraph, hStream, real_cuGraphLaunch);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+    return launch_graph(hGraphExec, hStream, real_cuGraphLaunch_ptsz);
+}
+
+CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
+    return launch_graph(hGraph, hStream, real_cuGraphUpload);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+    return launch_graph(hGraphExec, hStream, real_cuGraphUpload_ptsz);
+}
+
+/* ---- instantiating with flags may upload at once ---- */
+
+struct instantiation {
+    CUgraphExec *executable;
+    CUgraph graph;
+    unsigned long long flags;
+    CUDA_GRAPH_INSTANTIATE_PARAMS *parameters;
+    CUresult (*with_parameters)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
+};
+
+static CUresult instantiate(void *data) {
+    const struct instantiation *what = data;
+    return what->parameters ? what->with_parameters(what->executable, what->graph, what->parameters)
+                            : real_cuGraphInstantiateWithFlags(what->executable, what->graph, what->flags);
+}
+
+static CUresult instantiate_graph(struct vgpu_process *process, struct instantiation *what) {
+    uint64_t bytes[VGPU_MAX_DEVICES] = {0};
+    bool uploads = (what->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+    if (uploads && what->graph) add_up(process, what->graph, bytes, 0);
+    CUresult result = uploads ? run(process, bytes, instantiate, what) : instantiate(what);
+    if (result == CUDA_SUCCESS && what->executable) remember(process, *what->executable, what->graph);
+    return result;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags) {
+    VGPU_BEGIN(process, real_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
+    struct instantiation what = {.executable = phGraphExec, .graph = hGraph, .flags = flags};
+    return instantiate_graph(process, &what);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams) {
+    VGPU_BEGIN(process, real_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams));
+    if (!instantiateParams) return real_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
+    struct instantiation what = {phGraphExec, hGraph, instantiateParams->flags, instantiateParams,
+                                 real_cuGraphInstantiateWithParams};
+    return instantiate_graph(process, &what);
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams) {
+    VGPU_BEGIN(process, real_cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams));
+    if (!instantiateParams) return real_cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
+    struct instantiation what = {phGraphExec, hGraph, instantiateParams->flags, instantiateParams,
+                                 real_cuGraphInstantiateWithParams_ptsz};
+    return instantiate_graph(process, &what);
+}
+
+/* ---- changes and the end ---- */
+
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, int *updateResult_out) {
+    INSTANTIATE(&hGraphExec, hGraph, real_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out));
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo) {
+    INSTANTIATE(&hGraphExec, hGraph, real_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
+    VGPU_BEGIN_RELEASE(process, real_cuGraphExecDestroy(hGraphExec));
+    struct vgpu_entry entry;
+    CUresult result = real_cuGraphExecDestroy(hGraphExec);
+    for (int ordinal = 0; result == CUDA_SUCCESS && ordinal < process->cuda_devices; ordinal++)
+        vgpu_table_take(&process->tables[VGPU_GRAPHS], key_of(hGraphExec, ordinal), &entry);
+    vgpu_pools_settle(process);
+    return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    VGPU_BEGIN_RELEASE(process, real_cuDeviceGraphMemTrim(device));
+    CUresult result = real_cuDeviceGraphMemTrim(device);
+    vgpu_pools_settle(process);
+    return result;
+}

@@ -1,0 +1,71 @@
+"""Modules and libraries: code and globals are charged as modules, and go with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import MIB, OOM, Ground
+
+CONTEXT = 102 * MIB
+HEAD = ".version 7.0\n.target sm_50\n.address_size 64\n"
+SMALL = HEAD + ".visible .entry work() { ret; }\n"
+
+
+def big(mib: int) -> str:
+    return HEAD + f".visible .global .align 4 .b8 table[{mib * MIB}];\n.visible .entry work() {{ ret; }}\n"
+
+
+def agree(ground: Ground) -> int:
+    truth = ground.card.truth()[0]["processes"]
+    raw = ground.region.read_bytes()
+    modules = sum(
+        int.from_bytes(raw[at + 64 + 8 : at + 64 + 16], "little")
+        for at in range(256 + 16 * 256, len(raw), 640)
+        if raw[at]
+    )
+    assert modules == sum(p["module_bytes"] for p in truth)
+    assert ground.ledger()["used"] == ground.held()
+    return modules
+
+
+@pytest.mark.parametrize("load", ["module_load", "library_load"])
+def test_globals_are_charged_until_unloaded(ground: Ground, load: str) -> None:
+    worker = ground.worker("600m")
+    result, loaded = worker.ask(load, big(100))
+    assert result == 0
+    look_up, unload = {
+        "module_load": ("cuModuleGetFunction", "cuModuleUnload"),
+        "library_load": ("cuLibraryGetKernel", "cuLibraryUnload"),
+    }[load]
+    assert worker.named(look_up, loaded, "work")[0] == 0
+    assert agree(ground) >= 100 * MIB
+    assert worker.call(unload, loaded) == 0
+    assert agree(ground) == 0
+
+
+def test_modules_that_do_not_fit_are_refused_and_nothing_stays(ground: Ground) -> None:
+    worker = ground.worker("302m")
+    assert worker.module_load(big(150))[0] == 0
+    assert worker.module_load(big(150))[0] == OOM
+    assert 150 * MIB <= agree(ground) < 160 * MIB
+    assert "OOM" in worker.stderr()
+
+
+def test_small_modules_share_blocks(ground: Ground) -> None:
+    worker = ground.worker("302m")
+    loaded = [worker.module_load(SMALL)[1] for _ in range(20)]
+    agree(ground)
+    for module in loaded:
+        assert worker.call("cuModuleUnload", module) == 0
+    assert agree(ground) == 0
+
+
+def test_modules_die_with_their_context(ground: Ground) -> None:
+    worker = ground.worker("600m")
+    context = worker.out("cuCtxCreate_v2", 0, 0)[1]
+    worker.module_load(big(100))
+    assert worker.call("cuCtxDestroy_v2", context) == 0
+    assert agree(ground) == 0
+    worker.module_load(big(100))
+    assert worker.call("cuDevicePrimaryCtxReset_v2", 0) == 0
+    assert agree(ground) == 0
