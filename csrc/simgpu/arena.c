@@ -173,3 +173,8 @@ struct memory *arena_find(CUdeviceptr address) {
 void arena_drop(CUdeviceptr base, uint64_t bytes) {
     madvise((void *)(uintptr_t)base, (bytes + 4095) & ~UINT64_C(4095), MADV_DONTNEED);
 }
+
+void arena_replace(CUdeviceptr base, uint64_t bytes) {
+    mmap((void *)(uintptr_t)base, bytes, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}

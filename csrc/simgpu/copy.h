@@ -15,7 +15,11 @@ CUresult copy_3d(const CUDA_MEMCPY3D *copy);
 CUresult set_2d(CUdeviceptr target, uint64_t pitch, unsigned value, unsigned element, uint64_t width, uint64_t height);
 
 /* Pinned host memory (host.c). */
+bool host_find_locked(const void *address, CUdeviceptr *base, size_t *bytes, CUcontext *context);
 bool host_find(const void *address, void **base, size_t *bytes);
+/* What is mapped at an address of a reservation (vmm.c): base and size of the mapping, its device (-1: host) and the
+ * handle types that it may be exported as; false if nothing. Locked. */
+bool mapped_find_locked(CUdeviceptr address, CUdeviceptr *base, uint64_t *bytes, int *device, unsigned *types);
 /* Mapped part of a reservation (vmm.c): bytes that can be reached from the address on, 0 if not mapped. Locked. */
 uint64_t mapped_bytes_locked(CUdeviceptr address);
 

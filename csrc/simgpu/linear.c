@@ -1,7 +1,7 @@
 /* Linear device memory: cuMemAlloc and its family, managed memory, what is left, what a pointer is. */
 #include <string.h>
 
-#include "memory.h"
+#include "ipc.h"
 
 static CUresult take(CUdeviceptr *pointer, uint64_t bytes, enum memory_kind kind, bool low) {
     driver_lock();
@@ -82,9 +82,12 @@ static CUresult give(CUdeviceptr pointer) {
             freeable = graph_memory_free_locked(memory);
         else if (memory->kind == MEMORY_MANAGED)
             managed_give_locked(memory);
+        else if (memory->kind == MEMORY_POOL)
+            pool_memory_give_locked(memory);
         else
             memory_give(memory);
-    }
+    } else if (memory && memory->kind == MEMORY_IMPORTED)
+        freeable = ticket_close_locked(pointer, true); /* of another process's pool */
     driver_unlock();
     return freeable ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -134,8 +137,10 @@ static void release(struct memory *memory, void *context) {
     if (memory->context != context) return;
     switch (memory->kind) {
     case MEMORY_LINEAR:
-    case MEMORY_POOL:
         memory_give(memory);
+        break;
+    case MEMORY_POOL:
+        pool_memory_give_locked(memory);
         break;
     case MEMORY_MANAGED:
         managed_give_locked(memory);

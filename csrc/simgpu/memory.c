@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SLAB 512u
 
@@ -33,6 +34,7 @@ struct memory *memory_new(enum memory_kind kind, int device, CUcontext context) 
                               .device = (uint8_t)device,
                               .context = context,
                               .object = -1,
+                              .fd = -1,
                               .prefer = -1,
                               .id = next_id()};
     return memory;
@@ -108,7 +110,7 @@ void memory_give(struct memory *memory) {
         memory_recycle(memory);
         return;
     }
-    if (memory->touched) arena_drop(memory->base, blocks << BLOCK_SHIFT);
+    memory_forget(memory);
     arena_clear(memory->base);
     arena_give(memory->base, blocks);
     if (memory->object >= 0) {
@@ -123,6 +125,15 @@ void memory_give(struct memory *memory) {
                      1);
     }
     memory_recycle(memory);
+}
+
+void memory_forget(struct memory *memory) {
+    uint64_t bytes = (uint64_t)memory->blocks << BLOCK_SHIFT;
+    if (UNLIKELY(memory->shown))
+        arena_replace(memory->base, bytes);
+    else if (memory->touched)
+        arena_drop(memory->base, bytes);
+    if (UNLIKELY(memory->fd >= 0)) close(memory->fd);
 }
 
 void memory_touch(struct memory *memory) {

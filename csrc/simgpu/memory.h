@@ -41,12 +41,13 @@ struct memory {
     uint32_t blocks; /* address blocks taken, 0 for a small request */
     uint8_t kind;
     uint8_t device;
-    bool touched;  /* data may have been written: pages to drop when freed */
-    bool exported; /* its address is known to other processes: an object holds the memory */
+    bool touched; /* data may have been written: pages to drop when freed */
+    bool shown;   /* pages of a file lie there instead of our own, see ipc.c */
     CUcontext context;
     struct small_block *home; /* of a small request */
     CUmemoryPool pool;        /* MEMORY_POOL */
     int64_t object;           /* of exported and imported memory, else -1 */
+    int fd;                   /* of an exported one's data, else -1 */
     uint64_t charged_bytes;   /* given back when freed */
     uint64_t id;              /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
     void *extra;              /* MEMORY_SMALLS: struct small_block; MEMORY_GRAPH: its graph memory */
@@ -71,8 +72,9 @@ void arena_clear(CUdeviceptr base);
 /* The memory whose blocks cover the address, small ones by their MEMORY_SMALLS; NULL outside. */
 struct memory *arena_find(CUdeviceptr address);
 bool arena_covers(CUdeviceptr address);
-/* Drops the pages behind a range, making them zero again. */
+/* Makes a range's pages zero again: drops our own, or puts ours where a file's were. */
 void arena_drop(CUdeviceptr base, uint64_t bytes);
+void arena_replace(CUdeviceptr base, uint64_t bytes);
 
 /* ---- small requests (small.c) ---- */
 
@@ -105,6 +107,8 @@ CUresult memory_take(struct memory *memory, CUmemoryPool pool, bool low);
 void memory_give(struct memory *memory);
 /* Data was written: the pages are dropped when the memory is freed. */
 void memory_touch(struct memory *memory);
+/* Drops the data of memory that is given back. */
+void memory_forget(struct memory *memory);
 /* Visits every record in use. */
 void memory_each(void (*visit)(struct memory *, void *), void *argument);
 /* Blocks that a request of this size takes, 0 where it shares. */
@@ -119,6 +123,9 @@ void pool_give_blocks(CUmemoryPool pool, uint64_t blocks);
 void pool_lost_blocks(CUmemoryPool pool, uint64_t blocks);
 void pool_count(CUmemoryPool pool, int64_t bytes);
 struct small_heap *pool_heap(CUmemoryPool pool);
+int pool_handle_types(CUmemoryPool pool);
+/* Frees an allocation of a pool, and the pool with it where that was destroyed already. */
+void pool_memory_give_locked(struct memory *memory);
 bool pool_init_device(int device);
 /* Everything queued is over: pools keep no more than their threshold. */
 void pools_synchronized(int device);

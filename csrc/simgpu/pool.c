@@ -146,3 +146,13 @@ CUresult pool_allocate(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool) 
     driver_unlock();
     return result;
 }
+
+int pool_handle_types(CUmemoryPool pool) {
+    return (int)pool->properties.handleTypes;
+}
+
+void pool_memory_give_locked(struct memory *memory) {
+    CUmemoryPool pool = memory->pool;
+    memory_give(memory);
+    pool_bury_locked(pool);
+}

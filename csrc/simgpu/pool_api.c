@@ -1,6 +1,7 @@
 /* The pool functions of the driver: allocate and free in stream order, create, trim, attributes. */
 #include <string.h>
 
+#include "ipc.h"
 #include "pool.h"
 #include "stream.h"
 
@@ -36,17 +37,13 @@ CUAPI(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     if (memory && memory->base == pointer) {
         if (memory->kind == MEMORY_POOL) {
-            CUmemoryPool pool = memory->pool;
-            memory_give(memory);
-            pool_bury_locked(pool);
+            pool_memory_give_locked(memory);
             result = CUDA_SUCCESS;
         } else if (memory->kind == MEMORY_GRAPH) {
             result = graph_memory_free_locked(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-        } else if (memory->kind == MEMORY_IMPORTED && memory->pool) {
-            import_give_locked(memory);
-            result = CUDA_SUCCESS;
         }
     }
+    if (memory && memory->kind == MEMORY_IMPORTED && ticket_close_locked(pointer, true)) result = CUDA_SUCCESS;
     driver_unlock();
     return result;
 }

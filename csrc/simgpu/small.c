@@ -182,7 +182,7 @@ static void remove_block(struct small_block *block) {
     struct small_heap *heap = block->heap;
     struct memory *memory = block->memory;
     extract(block, 0);
-    if (memory->touched) arena_drop(memory->base, BLOCK);
+    memory_forget(memory);
     arena_clear(memory->base);
     arena_give(memory->base, 1);
     if (memory->object >= 0) {

@@ -100,6 +100,13 @@ void stream_release_context_locked(CUcontext context) {
     }
 }
 
+void streams_leave_capture_locked(struct capture *capture) {
+    for (CUstream stream = streams; stream; stream = stream->next)
+        if (stream->capture == capture) stream->capture = NULL;
+    for (CUevent event = events; event; event = event->next)
+        if (event->capture == capture) event->capture = NULL;
+}
+
 void stream_work(CUstream stream, uint64_t ns) {
     CUcontext context = stream_context(stream);
     uint64_t done = sim_busy_add(&driver.view, driver.device[context->device].card, ns);

@@ -45,5 +45,7 @@ CUresult capture_free(CUdeviceptr pointer, CUstream stream);
 CUresult capture_node(CUstream stream, CUgraphNodeType type, CUfunction function);
 CUresult capture_join(CUstream stream, struct capture *capture);
 void capture_forget(CUstream stream);
+/* Ends a capture in all streams that take part (stream.c). */
+void streams_leave_capture_locked(struct capture *capture);
 
 #endif

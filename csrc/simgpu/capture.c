@@ -1,0 +1,189 @@
+/* Stream capture: work put into a stream becomes nodes of a graph instead, one behind the other. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph.h"
+#include "pool.h"
+
+struct capture {
+    CUgraph graph;
+    CUstream origin;
+    CUgraphNode last;
+    unsigned long long id;
+    unsigned streams; /* that record into it */
+    bool own;         /* the graph was made for it */
+};
+
+static CUresult append(struct capture *capture, CUgraphNode node) {
+    capture->last = node;
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_node(CUstream stream, CUgraphNodeType type, CUfunction function) {
+    struct capture *capture = stream->capture;
+    CUgraphNode node;
+    TRY(node_add(&node, capture->graph, type, &capture->last, capture->last != NULL));
+    node->kernel.func = function;
+    return append(capture, node);
+}
+
+CUresult capture_allocation(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
+    struct capture *capture = stream->capture;
+    int device = pool ? pool->device : stream->context->device;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
+        .bytesize = bytes};
+    CUgraphNode node;
+    TRY(graph_add_allocation(&node, capture->graph, &capture->last, capture->last != NULL, &parameters));
+    *pointer = parameters.dptr;
+    return append(capture, node);
+}
+
+CUresult capture_free(CUdeviceptr pointer, CUstream stream) {
+    struct capture *capture = stream->capture;
+    CUgraphNode node;
+    TRY(graph_add_free(&node, capture->graph, &capture->last, capture->last != NULL, pointer));
+    return append(capture, node);
+}
+
+CUresult capture_join(CUstream stream, struct capture *capture) {
+    stream->capture = capture;
+    capture->streams++;
+    return CUDA_SUCCESS;
+}
+
+/* A stream that records dies: what it began is lost with its last stream. Locked. */
+void capture_forget(CUstream stream) {
+    struct capture *capture = stream->capture;
+    stream->capture = NULL;
+    if (--capture->streams > 0) return;
+    if (capture->own) graph_free_locked(capture->graph);
+    free(capture);
+}
+
+static CUresult begin(CUstream stream, CUgraph graph, const CUgraphNode *before, size_t count,
+                      CUstreamCaptureMode mode) {
+    TRY(stream_check(stream));
+    if (stream_special(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED || (count && !before)) return CUDA_ERROR_INVALID_VALUE;
+    struct capture *capture = calloc(1, sizeof *capture);
+    CUgraph target = graph ? graph : graph_new();
+    if (!capture || !target) {
+        free(capture);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *capture = (struct capture){.graph = target,
+                                .origin = stream,
+                                .last = count ? before[count - 1] : NULL,
+                                .id = next_id(),
+                                .streams = 1,
+                                .own = graph == NULL};
+    stream->capture = capture;
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode)) {
+    ENTER_CONTEXT();
+    return begin(stream, NULL, NULL, 0, mode);
+}
+
+CUAPI(cuStreamBeginCapture, (CUstream stream)) {
+    ENTER_CONTEXT();
+    return begin(stream, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUAPI(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUgraphNode *before,
+                                    const CUgraphEdgeData *data, size_t count, CUstreamCaptureMode mode)) {
+    (void)data;
+    ENTER_CONTEXT();
+    return graph_valid(graph) ? begin(stream, graph, before, count, mode) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUAPI(cuStreamEndCapture, (CUstream stream, CUgraph *graph)) {
+    ENTER_CONTEXT();
+    TRY(stream_check(stream));
+    if (!graph) return CUDA_ERROR_INVALID_VALUE;
+    *graph = NULL;
+    if (!stream_capturing(stream)) return CUDA_ERROR_ILLEGAL_STATE;
+    struct capture *capture = stream->capture;
+    if (capture->origin != stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    *graph = capture->graph;
+    driver_lock();
+    streams_leave_capture_locked(capture);
+    driver_unlock();
+    free(capture);
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status)) {
+    ENTER_CONTEXT();
+    TRY(stream_check(stream));
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    *status = stream_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult info(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                     const CUgraphNode **nodes, const CUgraphEdgeData **data, size_t *count) {
+    TRY(stream_check(stream));
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    struct capture *capture = stream_capturing(stream) ? stream->capture : NULL;
+    *status = capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!capture) return CUDA_SUCCESS;
+    if (id) *id = capture->id;
+    if (graph) *graph = capture->graph;
+    if (nodes) *nodes = &capture->last;
+    if (data) *data = NULL;
+    if (count) *count = capture->last != NULL;
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id)) {
+    ENTER_CONTEXT();
+    return info(stream, status, id, NULL, NULL, NULL, NULL);
+}
+
+CUAPI(cuStreamGetCaptureInfo_v2, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                  const CUgraphNode **nodes, size_t *count)) {
+    ENTER_CONTEXT();
+    return info(stream, status, id, graph, nodes, NULL, count);
+}
+
+CUAPI(cuStreamGetCaptureInfo_v3, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                  const CUgraphNode **nodes, const CUgraphEdgeData **data, size_t *count)) {
+    ENTER_CONTEXT();
+    return info(stream, status, id, graph, nodes, data, count);
+}
+
+static CUresult set_dependencies(CUstream stream, CUgraphNode *nodes, size_t count) {
+    TRY(stream_check(stream));
+    if (!stream_capturing(stream)) return CUDA_ERROR_ILLEGAL_STATE;
+    if (count && !nodes) return CUDA_ERROR_INVALID_VALUE;
+    stream->capture->last = count ? nodes[count - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUAPI(cuStreamUpdateCaptureDependencies, (CUstream stream, CUgraphNode *nodes, size_t count, unsigned flags)) {
+    (void)flags;
+    ENTER_CONTEXT();
+    return set_dependencies(stream, nodes, count);
+}
+
+CUAPI(cuStreamUpdateCaptureDependencies_v2,
+      (CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *data, size_t count, unsigned flags)) {
+    (void)data, (void)flags;
+    ENTER_CONTEXT();
+    return set_dependencies(stream, nodes, count);
+}
+
+CUAPI(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode)) {
+    static __thread CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    ENTER();
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = own;
+    own = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
