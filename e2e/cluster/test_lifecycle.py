@@ -1,0 +1,118 @@
+"""Nodes, replicas and releases come and go: no pod with a share ever runs without its limit."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster.chain import MIB, Chain, eventually, quick_start, sleeper
+from e2e.cluster.cluster import Object
+from e2e.cluster.release import NAME
+
+
+@pytest.fixture
+def default_values(chain: Chain) -> Iterator[None]:
+    """Whatever the test installs, the next one finds the defaults."""
+    yield
+    chain.install()
+
+
+def _base(chain: Chain) -> str:
+    return "/var/lib/kai-resource-isolator"
+
+
+@pytest.mark.usefixtures("default_values")
+def test_pod_waits_for_a_node_that_is_not_ready(chain: Chain) -> None:
+    """Rather than run without a limit: FailedMount until libsync is there."""
+    chain.install("librarySync.nodeSelector.absent=yes")
+    selector = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component=libsync"
+    eventually(
+        "libsync is gone", lambda: chain.cluster.kubectl("get", "pods", f"-l={selector}", "-A", "-o=name") == "", 60
+    )
+    chain.cluster.run(["rm", "-rf", _base(chain)])
+    pod = chain.start(quick_start("waits"), phase="Pending")
+    chain.cluster.wait("FailedMount is told", lambda: "FailedMount" in pod.events(), 60)
+    assert pod.phase() == "Pending"
+    told = next(event for event in pod.events().split("; ") if event.startswith("FailedMount"))
+    chain.install()
+    took = pod.wait_for("Running", 150)
+    pod.wait_for_log("held     3 GiB")
+    print(f"waited with {told[:110]!r}, ran {took:.0f} s after libsync came")
+    pod.delete()
+
+
+def test_deployment_rolls_without_a_refused_pod(chain: Chain) -> None:
+    """Two replicas are replaced while pods with a share are created all the time."""
+    deployment = f"deployment/{NAME}-webhook"
+    chain.cluster.kubectl("rollout", "restart", deployment, f"--namespace={NAME}")
+    stored = 0
+    body = sleeper("rolled")
+
+    def is_rolled() -> bool:
+        nonlocal stored
+        status, answer = chain.cluster.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", body)
+        assert status == 201, answer.get("message")
+        assert any(volume["name"] == "vgpu-library" for volume in answer["spec"]["volumes"])
+        stored += 1
+        told = chain.cluster.kubectl("rollout", "status", deployment, f"--namespace={NAME}", "--watch=false")
+        return "successfully rolled out" in told
+
+    chain.cluster.wait("both replicas are new", is_rolled, 180, 0.05)
+    print(f"both replicas replaced, {stored} pods with a share admitted meanwhile, none refused")
+
+
+@pytest.mark.usefixtures("default_values")
+def test_webhook_down_refuses_shares_and_nothing_else(chain: Chain) -> None:
+    scale = ("scale", f"deployment/{NAME}-webhook", f"--namespace={NAME}")
+    chain.cluster.kubectl(*scale, "--replicas=0")
+    path = "/api/v1/namespaces/default/pods?dryRun=All"
+
+    def is_down() -> bool:
+        return chain.cluster.request("POST", path, sleeper("down"))[0] != 201
+
+    chain.cluster.wait("the webhook is down", is_down, 60)
+    _, answer = chain.cluster.request("POST", path, sleeper("down"))
+    assert "failed calling webhook" in answer["message"]
+
+    def plain(pod: Object) -> None:
+        del pod["metadata"]["annotations"]
+
+    ordinary = chain.start(sleeper("ordinary", plain))
+    print(f"webhook down: a pod without a share runs, one with a share gets {answer['message'][:90]!r}")
+    ordinary.delete()
+
+
+def test_opted_out_pod_and_namespace_run_without_a_limit(chain: Chain) -> None:
+    def opt_out(pod: Object) -> None:
+        pod["metadata"]["annotations"]["kai-resource-isolator.io/inject"] = "false"
+
+    pod = chain.start(sleeper("opted-out", opt_out))
+    assert "15360 MiB" in pod.run("nvidia-smi", "--query-gpu=memory.total").output
+    pod.delete()
+    namespace = {"metadata": {"name": "free", "labels": {"kai-resource-isolator.io/webhook": "ignore"}}}
+    chain.create("/api/v1/namespaces", namespace)
+    account = "/api/v1/namespaces/free/serviceaccounts/default"
+    chain.cluster.wait("it has its account", lambda: chain.cluster.request("GET", account)[0] == 200, 20)
+    answer = chain.create("/api/v1/namespaces/free/pods?dryRun=All", sleeper("free"))
+    assert not any(volume["name"].startswith("vgpu-") for volume in answer["spec"]["volumes"])
+    print("opted out: the pod sees 15360 MiB; in a namespace labelled ignore nothing is added")
+
+
+def test_node_keeps_a_pods_library_when_libsync_is_replaced(chain: Chain) -> None:
+    """libsync's own pod comes and goes; the pods that run don't notice."""
+    pod = chain.start(sleeper("keeps", command=["vgpu-probe", "hold", "3GiB"]))
+    pod.wait_for_log("held")
+    chain.cluster.kubectl("rollout", "restart", f"daemonset/{NAME}-libsync", f"--namespace={NAME}")
+    chain.cluster.kubectl("rollout", "status", f"daemonset/{NAME}-libsync", f"--namespace={NAME}", "--timeout=60s")
+    assert "refused" in pod.run("vgpu-probe", "alloc", "2GiB").output
+    assert pod.phase() == "Running"
+    assert chain.used_bytes() > 3072 * MIB
+    pod.delete()
+
+
+def test_nothing_is_delayed_by_our_volumes(chain: Chain) -> None:
+    begin = time.monotonic()
+    pod = chain.start(sleeper("quick"))
+    started = time.monotonic() - begin
+    took = pod.delete(30)
+    print(f"a pod with a share started in {started:.1f} s and was gone in {took:.1f} s")

@@ -1,0 +1,208 @@
+"""A pod gets its share and no more, however it is made; what counts is the card's truth."""
+
+import os
+import signal
+
+import pytest
+
+from e2e.cluster.chain import GIB, MIB, Chain, Command, Pod, eventually, quick_start, sleeper
+from e2e.cluster.cluster import Object
+from e2e.images.catalog import PROBE_IMAGE
+
+CONTEXT_BYTES = 102 * MIB
+REFUSAL = "Device 0 OOM 5475663872 / 4348444672"  # 3 GiB + 2 GiB + the context's 102 MiB, against 4147 MiB
+TRY = ["vgpu-probe", "alloc", "3GiB", "2GiB"]
+
+
+def _judge(done: Command, claim: str) -> None:
+    """3 GiB granted, 2 GiB more refused with code 2 and the library's line."""
+    assert "granted  3 GiB" in done.output, done.output
+    assert "refused  2 GiB: CUDA_ERROR_OUT_OF_MEMORY (2)" in done.output, done.output
+    assert REFUSAL in done.output, done.output
+    assert done.status == 1
+    print(f"{claim}: 3 GiB granted, 2 GiB more refused, {REFUSAL!r}")
+
+
+def test_quick_start_prints_what_the_readme_says(chain: Chain) -> None:
+    pod = chain.start(quick_start())
+    lines = pod.wait_for_log("held     3 GiB").splitlines()
+    uuid = chain.cards()[0]["uuid"]
+    assert lines[:3] == ["limit=4147m", "/usr/local/vgpu/libvgpu.so", f"{uuid}, 4147 MiB"]
+    assert "granted  3 GiB" in lines
+    assert "refused  2 GiB: CUDA_ERROR_OUT_OF_MEMORY (2)" in lines
+    assert REFUSAL in lines
+    print(f"quick start printed: {' | '.join(lines[:3])} | {REFUSAL}")
+    pod.delete()
+
+
+def test_three_lines_come_from_kubectl_exec_too(chain: Chain) -> None:
+    pod = chain.start(sleeper("exec"))
+    shell = 'echo "limit=$CUDA_DEVICE_MEMORY_LIMIT"; cat /etc/ld.so.preload; nvidia-smi --query-gpu=uuid,memory.total'
+    done = pod.run("sh", "-c", shell)
+    assert done.output.splitlines() == [
+        "limit=4147m",
+        "/usr/local/vgpu/libvgpu.so",
+        f"{chain.cards()[0]['uuid']}, 4147 MiB",
+    ]
+    print(f"kubectl exec printed: {done.output.strip().replace(chr(10), ' | ')}")
+    pod.delete()
+
+
+def test_second_pod_keeps_its_share(chain: Chain) -> None:
+    """The first one takes all it can get, again and again; the neighbour still gets its 3 GiB."""
+    first = chain.start(sleeper("greedy", command=["sh", "-c", "vgpu-probe hold 3GiB 1GiB 1GiB 500MiB"]))
+    first.wait_for_log("held")
+    before = chain.used_bytes()
+    second = chain.start(sleeper("neighbour", command=["vgpu-probe", "hold", "3GiB"]))
+    second.wait_for_log("held     3 GiB")
+    assert chain.used_bytes() - before == 3 * GIB + CONTEXT_BYTES
+    assert before <= 4147 * MIB
+    print(f"greedy pod holds {before // MIB} MiB of its 4147, its neighbour {(chain.used_bytes() - before) // MIB} MiB")
+    for pod in (first, second):
+        pod.delete()
+    eventually("the card is empty", lambda: chain.used_bytes() == 0)
+
+
+def _as_user(pod: Object) -> None:
+    pod["spec"]["securityContext"] = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "fsGroup": 2000}
+
+
+def _read_only(pod: Object) -> None:
+    pod["spec"]["containers"][0]["securityContext"] = {"readOnlyRootFilesystem": True}
+
+
+def _without_capabilities(pod: Object) -> None:
+    own = {"capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False}
+    pod["spec"]["containers"][0]["securityContext"] = own
+
+
+def _seccomp(pod: Object) -> None:
+    pod["spec"]["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def _all_of_it(pod: Object) -> None:
+    for change in (_as_user, _without_capabilities):
+        change(pod)
+    pod["spec"]["securityContext"]["seccompProfile"] = {"type": "RuntimeDefault"}
+    pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = True
+
+
+def _no_token(pod: Object) -> None:
+    pod["spec"]["automountServiceAccountToken"] = False
+
+
+VARIANTS = {
+    "uid 1000": _as_user,
+    "read-only root": _read_only,
+    "no capabilities": _without_capabilities,
+    "RuntimeDefault seccomp": _seccomp,
+    "all of these": _all_of_it,
+    "no other volume": _no_token,
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_share_holds_in_a_pod_of_any_shape(chain: Chain, variant: str) -> None:
+    pod = chain.start(sleeper(variant.lower().replace(" ", "-"), VARIANTS[variant]))
+    _judge(pod.run(*TRY), variant)
+    pod.delete()
+
+
+def test_share_holds_with_an_empty_environment(chain: Chain) -> None:
+    pod = chain.start(sleeper("env-i"))
+    _judge(pod.run("env", "-i", "/usr/local/bin/vgpu-probe", *TRY[1:]), "kubectl exec env -i")
+    pod.delete()
+
+
+def test_share_holds_in_an_init_container(chain: Chain) -> None:
+    def change(pod: Object) -> None:
+        pod["metadata"]["annotations"]["gpu-fraction-container-name"] = "first"
+        shell = f"{' '.join(TRY)}; echo status $?"
+        pod["spec"]["initContainers"] = [{"name": "first", "image": PROBE_IMAGE, "command": ["sh", "-c", shell]}]
+
+    pod = chain.start(sleeper("init", change))
+    output = pod.log("first")
+    assert "status 1" in output
+    _judge(Command(1, output), "init container")
+    assert "libvgpu" not in pod.run("cat", "/etc/ld.so.preload").output
+    pod.delete()
+
+
+def test_share_holds_in_a_sidecar(chain: Chain) -> None:
+    def change(pod: Object) -> None:
+        pod["metadata"]["annotations"]["gpu-fraction-container-name"] = "side"
+        side = {"name": "side", "image": PROBE_IMAGE, "restartPolicy": "Always", "command": ["sleep", "1000"]}
+        pod["spec"]["initContainers"] = [side]
+
+    pod = chain.start(sleeper("sidecar", change))
+    _judge(pod.run(*TRY, container="side"), "sidecar")
+    pod.delete()
+
+
+def test_share_holds_in_the_named_one_of_two_containers(chain: Chain) -> None:
+    def change(pod: Object) -> None:
+        pod["metadata"]["annotations"]["gpu-fraction-container-name"] = "second"
+        pod["spec"]["containers"].append({"name": "second", "image": PROBE_IMAGE, "command": ["sleep", "1000"]})
+
+    pod = chain.start(sleeper("two", change))
+    _judge(pod.run(*TRY, container="second"), "second of two containers")
+    other = pod.run("vgpu-probe", "info", container="main")
+    assert other.status == 3, other.output  # no card was given to it
+    pod.delete()
+
+
+def _restarts(pod: Pod) -> int:
+    return int(pod.get()["status"]["containerStatuses"][0]["restartCount"])
+
+
+def test_share_holds_after_the_container_was_killed_and_restarted(chain: Chain) -> None:
+    """The ledger outlives the container with a dead process in it, whose bytes must be free again."""
+
+    def change(pod: Object) -> None:
+        pod["spec"]["restartPolicy"] = "Always"
+
+    pod = chain.start(sleeper("restart", change, ["vgpu-probe", "hold", "3GiB"]))
+    pod.wait_for_log("held     3 GiB")
+    [process] = chain.cards()[0]["processes"]
+    os.kill(process["pid"], signal.SIGKILL)
+    chain.cluster.wait("the container runs again", lambda: _restarts(pod) == 1, 60)
+    pod.wait_for_log("held     3 GiB")
+    assert chain.used_bytes() == 3 * GIB + CONTEXT_BYTES
+    done = pod.run("vgpu-probe", "alloc", "1GiB")
+    assert "refused  1 GiB" in done.output
+    print("after SIGKILL and restart: 3 GiB granted again, 1 GiB more refused")
+    pod.delete()
+
+
+def test_killed_process_leaves_no_bytes_behind(chain: Chain) -> None:
+    pod = chain.start(sleeper("kill"))
+    shell = f"vgpu-probe hold 3GiB >/tmp/held & until grep -q held /tmp/held; do sleep 0.1; done; kill -9 $!; {' '.join(TRY)}"
+    _judge(pod.run("sh", "-c", shell), "after kill -9")
+    pod.delete()
+
+
+def test_fraction_of_a_card_is_enforced(chain: Chain) -> None:
+    def change(pod: Object) -> None:
+        pod["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+
+    pod = chain.start(sleeper("half", change))
+    assert "7680 MiB" in pod.run("nvidia-smi", "--query-gpu=memory.total").output
+    done = pod.run("vgpu-probe", "verify")
+    assert done.status == 0, done.output
+    print(f"gpu-fraction 0.5: {done.output.strip().splitlines()[-1]}")
+    pod.delete()
+
+
+def test_share_is_enforced_where_kai_writes_no_limit(chain: Chain) -> None:
+    """Without the node's label KAI binds a pod with no limit: the annotation itself decides then."""
+    node = "/api/v1/nodes/node-1"
+    chain.patch(node, {"metadata": {"labels": {"nvidia.com/gpu.memory": None}}})
+    try:
+        pod = chain.start(sleeper("no-label"))
+        done = pod.run("vgpu-probe", "info")
+        assert "4096 MiB" in done.output, done.output
+        assert pod.run("vgpu-probe", "alloc", "5GiB").status == 1
+        print("node without the label: 4096 MiB from the annotation are enforced")
+        pod.delete()
+    finally:
+        chain.patch(node, {"metadata": {"labels": {"nvidia.com/gpu.memory": "15360"}}})
