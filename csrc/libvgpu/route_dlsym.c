@@ -82,7 +82,8 @@ static void *in_other_namespace(const struct question *question, void *address) 
     if (!copy) return address;
     const char *route = question->version ? "dlvsym" : "dlsym";
     lookup *ask = (lookup *)libc_lookup(VGPU_FN_dlsym)(copy, route, NULL);
-    if (ask) address = ask(question->handle, question->name, question->version);
+    if (ask && ask != vgpu_route_dlsym && ask != vgpu_route_dlvsym)
+        address = ask(question->handle, question->name, question->version);
     close(copy); /* opened once more above */
     return address;
 }
@@ -151,7 +152,7 @@ static bool answer(const char *name, void *handle, const char **version, const v
         *address = by_default(&question);
     else
         *address = by_handle(&question);
-    if (question.absent) *version = no_version;
+    if (question.absent && !*version) *version = no_version; /* one that was asked for passes over us by itself */
     return !leave_to_libc && !question.absent;
 }
 

@@ -32,6 +32,9 @@ int main(void) {
     say("dlsym of a version that libc doesn't have");
     dlvsym(driver, "cuMemAlloc_v2", "NO_SUCH_VERSION");
     say("a version that the driver doesn't have");
+    dlvsym(RTLD_NEXT, "dlsym", "NO_SUCH_VERSION");
+    dlvsym(RTLD_DEFAULT, "cuMemAlloc_v2", "NO_SUCH_VERSION");
+    say("a version that nobody has");
     errno = EDOM;
     dlsym(RTLD_NEXT, "strlen");
     dlsym(driver, "cuInit");
