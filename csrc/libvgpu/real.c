@@ -56,16 +56,20 @@ static void *find_in_libc(const char *symbol, const char *version) {
     return address;
 }
 
-static void *libc_dlopen(const char *file, int mode) {
+/* A failure leaves no message of ours behind for the program's dlerror(). */
+static void *open_quietly(const char *file, int mode) {
     void *(*open)(const char *, int) = (void *(*)(const char *, int))vgpu_real(VGPU_FN_dlopen);
-    return open ? open(file, mode) : NULL;
+    char *(*forget)(void) = (char *(*)(void))find_in_libc("dlerror", NULL);
+    void *handle = open ? open(file, mode) : NULL;
+    if (!handle && forget) forget();
+    return handle;
 }
 
 /* The object with this soname, pinned: a later dlclose() by the program leaves it where it is. (The one price: at the
  * very first look into it, a message that the program hasn't fetched by dlerror() yet is gone.) */
 static bool pin(struct kept *kept, const char *soname, struct vgpu_object *object) {
     if (recall(kept, object)) return true;
-    if (!vgpu_object_by_soname(soname, object) || !libc_dlopen(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE))
+    if (!vgpu_object_by_soname(soname, object) || !open_quietly(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE))
         return false;
     keep(kept, object);
     return true;
@@ -112,7 +116,7 @@ void *vgpu_real_libc_symbol(const char *name) {
 bool vgpu_real_load_nvml(void) {
     struct vgpu_object object;
     int kept_errno = errno;
-    bool loaded = pin(&nvml, NVML_SONAME, &object) || libc_dlopen(NVML_SONAME, RTLD_LAZY | RTLD_LOCAL);
+    bool loaded = pin(&nvml, NVML_SONAME, &object) || open_quietly(NVML_SONAME, RTLD_LAZY | RTLD_LOCAL);
     errno = kept_errno;
     return loaded;
 }
