@@ -5,6 +5,7 @@ to the status, and an error if there is one; a status that ends after the pid me
 It lives as long as the command, ends as that ended, and takes it along when it is killed.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -134,29 +135,35 @@ def become(spec: Spec) -> None:
                 linux.prctl(linux.PR_CAPBSET_DROP, capability)
     if spec.no_new_privileges:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    if Path("/proc/self/setgroups").read_text().strip() != "deny":
-        os.setgroups(spec.groups)
     try:
+        if Path("/proc/self/setgroups").read_text().strip() != "deny":
+            os.setgroups(spec.groups)
         os.setresgid(spec.gid, spec.gid, spec.gid)
         os.setresuid(spec.uid, spec.uid, spec.uid)
     except OSError as error:
-        raise OSError(
-            f"uid {spec.uid}, gid {spec.gid} can't be had: run as root, or give this user subordinate ids "
-            "(/etc/subuid, newuidmap)"
-        ) from error
+        if error.errno != errno.EINVAL:  # the id isn't mapped in this user namespace
+            raise
+        _become_in_name(spec.uid, spec.gid)
     linux.die_with_parent()  # a change of uid had taken it away
+
+
+def _become_in_name(uid: int, gid: int) -> None:
+    """Where a user has but one id to give: a user namespace in which that one is called as the pod wants it."""
+    linux.unshare(linux.CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} 0 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} 0 1")
 
 
 def run(spec: Spec, status: int) -> int:
     """Start the command where the spec wants it, wait for it, and return its wait status."""
     linux.die_with_parent()
-    at = spec.join or spec.node_pid
-    if not linux.same_namespace(at, "user"):
-        linux.join(at, ("user",))
+    if not linux.same_namespace(spec.node_pid, "user"):
+        linux.join(spec.node_pid, ("user",))
     if spec.join:
-        linux.join(at, ("ipc", "uts", "pid", "mnt"))
+        linux.join(spec.join, ("ipc", "uts", "pid", "mnt"))
     else:
-        linux.join(at, ("mnt",))
+        linux.join(spec.node_pid, ("mnt",))
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
     started, start = os.pipe()
     child = os.fork()
