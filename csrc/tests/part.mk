@@ -13,3 +13,4 @@ $(BUILD)/tests/names: tests/names.c include/vgpu/paths.h include/vgpu/version.h
 	$(CC_x86_64) $(CFLAGS) $(LDFLAGS) -MF $(BUILD)/obj/names.d -o $@ $<
 
 include tests/core.mk
+include tests/bench.mk

@@ -1,0 +1,148 @@
+/* What a call costs. One measurement a run: `bench-calls NAME COUNT`, prints nanoseconds for one call (or pair of
+ * calls). Linked to the driver; whether the library is in between is up to who starts it.
+ *
+ *   pair         cuMemAlloc + cuMemFree of 2 MiB        small      the same of 4 KiB
+ *   lifo         cuMemFree alone, COUNT live, last first random     the same in random order
+ *   refuse       cuMemAlloc of more than there is        info       cuMemGetInfo
+ *   launch       cuLaunchKernel                          lookup     cuGetProcAddress_v2
+ *   init         cuInit, once (exit status only)         hold       context, then waits for end of input */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda_api.h"
+
+CUresult cuInit(unsigned int flags);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr pointer);
+CUresult cuMemGetInfo_v2(size_t *left, size_t *total);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                        unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters,
+                        void **extra);
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+                             CUdriverProcAddressQueryResult *status);
+
+#define REFUSED_BYTES ((size_t)1 << 44)
+
+static double now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+static void need(CUresult result, const char *what) {
+    if (result == CUDA_SUCCESS) return;
+    fprintf(stderr, "%s: %d\n", what, (int)result);
+    exit(1);
+}
+
+static void start(void) {
+    CUcontext context;
+    need(cuInit(0), "cuInit");
+    need(cuDevicePrimaryCtxRetain(&context, 0), "context");
+    need(cuCtxSetCurrent(context), "current");
+}
+
+static double pair(long count, size_t bytes) {
+    CUdeviceptr pointer;
+    double begin = now_ns();
+    for (long i = 0; i < count; i++) {
+        need(cuMemAlloc_v2(&pointer, bytes), "alloc");
+        need(cuMemFree_v2(pointer), "free");
+    }
+    return (now_ns() - begin) / (double)count;
+}
+
+static double frees(long count, int shuffle) {
+    CUdeviceptr *pointers = malloc((size_t)count * sizeof *pointers);
+    double begin;
+    if (!pointers) exit(1);
+    for (long i = 0; i < count; i++)
+        need(cuMemAlloc_v2(&pointers[i], 2 << 20), "alloc");
+    srand(1);
+    for (long i = count - 1; shuffle && i > 0; i--) {
+        long other = rand() % (i + 1);
+        CUdeviceptr kept = pointers[i];
+        pointers[i] = pointers[other];
+        pointers[other] = kept;
+    }
+    begin = now_ns();
+    for (long i = count - 1; i >= 0; i--)
+        need(cuMemFree_v2(pointers[i]), "free");
+    return (now_ns() - begin) / (double)count;
+}
+
+static double refuse(long count) {
+    CUdeviceptr pointer;
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+        if (cuMemAlloc_v2(&pointer, REFUSED_BYTES) != CUDA_ERROR_OUT_OF_MEMORY) exit(1);
+    return (now_ns() - begin) / (double)count;
+}
+
+static double info(long count) {
+    size_t left, total;
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+        need(cuMemGetInfo_v2(&left, &total), "info");
+    return (now_ns() - begin) / (double)count;
+}
+
+static double launch(long count) {
+    CUmodule module;
+    CUfunction function;
+    need(cuModuleLoadData(&module, ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry work() { ret; }\n"),
+         "module");
+    need(cuModuleGetFunction(&function, module, "work"), "function");
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+        need(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "launch");
+    return (now_ns() - begin) / (double)count;
+}
+
+static double lookup(long count) {
+    static const char *const names[] = {"cuMemAlloc", "cuLaunchKernel", "cuStreamCreate", "cuMemcpyHtoD"};
+    void *function;
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+        need(cuGetProcAddress_v2(names[i % 4], &function, 12000, 0, NULL), "lookup");
+    return (now_ns() - begin) / (double)count;
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    long count = argc > 2 ? atol(argv[2]) : 0;
+    if (strcmp(name, "init") == 0) return cuInit(0) != CUDA_SUCCESS;
+    start();
+    if (strcmp(name, "hold") == 0) {
+        char byte;
+        printf("held\n");
+        fflush(stdout);
+        return read(0, &byte, 1) < 0;
+    }
+    double (*measure)(long) = strcmp(name, "refuse") == 0   ? refuse
+                              : strcmp(name, "info") == 0   ? info
+                              : strcmp(name, "launch") == 0 ? launch
+                              : strcmp(name, "lookup") == 0 ? lookup
+                                                            : NULL;
+    if (measure) {
+        measure(count / 10 + 1); /* warm */
+        printf("%.2f\n", measure(count));
+    } else if (strcmp(name, "lifo") == 0 || strcmp(name, "random") == 0) {
+        frees(count, name[0] == 'r');
+        printf("%.2f\n", frees(count, name[0] == 'r'));
+    } else if (strcmp(name, "pair") == 0 || strcmp(name, "small") == 0) {
+        size_t bytes = name[0] == 'p' ? 2 << 20 : 4096;
+        pair(count / 10 + 1, bytes);
+        printf("%.2f\n", pair(count, bytes));
+    } else {
+        return 2;
+    }
+    return 0;
+}

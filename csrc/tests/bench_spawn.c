@@ -1,0 +1,45 @@
+/* Starting programs: `bench-spawn together COUNT PROGRAM ARGUMENTS...` starts COUNT at once and prints the milliseconds
+ * until all have ended; `bench-spawn one COUNT ...` one after another, and prints microseconds for each. */
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+extern char **environ;
+
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static int ended(int *failed) {
+    int status;
+    if (wait(&status) < 0) return 0;
+    *failed += status != 0;
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 2;
+    int together = strcmp(argv[1], "together") == 0, failed = 0;
+    long count = atol(argv[2]);
+    double begin = now_us();
+    for (long i = 0; i < count; i++) {
+        pid_t pid;
+        if (posix_spawn(&pid, argv[3], NULL, NULL, argv + 3, environ) != 0) {
+            perror(argv[3]);
+            return 1;
+        }
+        if (!together) ended(&failed);
+    }
+    while (ended(&failed)) {
+    }
+    double took_us = now_us() - begin;
+    printf("%.2f\n", together ? took_us / 1e3 : took_us / (double)count);
+    if (failed) fprintf(stderr, "%d of %ld failed\n", failed, count);
+    return failed != 0;
+}

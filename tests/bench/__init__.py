@@ -1,0 +1,1 @@
+"""Measures what the library costs: `python -m tests.bench`."""
