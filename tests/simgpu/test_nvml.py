@@ -238,8 +238,10 @@ def test_forked_child_may_go_on_asking(card: Card) -> None:
     assert ask(card, program) == 1
 
 
-def test_launches_show_as_utilisation(card: Card, tmp_path: Path) -> None:
-    """Of the card and of the process that makes them."""
+def test_launches_show_as_utilisation(tmp_path: Path) -> None:
+    """Of the card and of the process that makes them: kernels of 4 ms, one every 10 ms or so."""
+    card = Card(tmp_path / "state")
+    subprocess.run([SIMGPU, "create", "--state", card.state, "--kernel-us", "4000"], check=True)
     program = """
     answer = [n.nvmlDeviceGetUtilizationRates(h).gpu, []]
     if code(n.nvmlDeviceGetProcessUtilization, h, 0) == 0:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from cuda import bindings
+from cuda.bindings import driver
 from cuda.core import Device, DeviceMemoryResource, ManagedMemoryResource, VirtualMemoryResource
 from dialogue import GIB, eight_times, tell
 
@@ -17,17 +18,23 @@ def main():
     resources = {
         "default": device.memory_resource,
         "pool": DeviceMemoryResource(device),
-        "virtual": VirtualMemoryResource(device),
     }
     if int(bindings.__version__.split(".")[0]) >= 13:
         resources["managed"] = ManagedMemoryResource()
-
-    def give(buffer):
-        buffer.close()
-        stream.sync()
+    resources["virtual"] = VirtualMemoryResource(device)  # last: it never gives back the handle that it made
 
     for way, resource in resources.items():
-        eight_times(way, lambda resource=resource: resource.allocate(GIB, stream=stream), give, Exception)
+
+        def take(resource=resource):
+            return resource.allocate(GIB, stream=stream)
+
+        def give(buffer, resource=resource):
+            buffer.close()
+            stream.sync()
+            if hasattr(resource, "handle"):  # a pool, which cuda-core lets keep what is freed
+                driver.cuMemPoolTrimTo(resource.handle, 0)
+
+        eight_times(way, take, give, Exception)
 
 
 main()
