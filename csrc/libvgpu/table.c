@@ -27,29 +27,57 @@ void vgpu_private_lock_wait(uint32_t *lock) {
     }
 }
 
-/* Pointers differ in bits 9 to 47; the multiplication spreads them to the top. */
-static uint64_t home(const struct vgpu_table *table, uint64_t key) {
-    return (key * UINT64_C(0x9E3779B97F4A7C15)) >> table->shift;
+#define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+
+/* Programs free in the order in which they allocated, or in the reverse, and whole blocks of 2 MiB follow each other:
+ * eight neighbours share a few cache lines, the eights are spread. Small requests and handles are spread one by one. */
+static inline uint64_t home(const struct vgpu_table *table, uint64_t key) {
+    uint64_t spread = key & 0x1fffff
+                          ? key * GOLDEN
+                          : ((key >> 24) * GOLDEN & ~(UINT64_C(7) << table->shift)) | (key >> 21 & 7) << table->shift;
+    return spread >> table->shift;
 }
 
-static struct vgpu_entry *seek(const struct vgpu_table *table, uint64_t key) {
-    uint64_t mask = table->capacity - 1;
-    uint64_t at = home(table, key);
-    while (table->entries[at].key != 0 && table->entries[at].key != key)
-        at = (at + 1) & mask;
-    return &table->entries[at];
+static inline uint64_t distance(const struct vgpu_table *table, uint64_t at) {
+    return (at - home(table, table->entries[at].key)) & (table->capacity - 1);
+}
+
+/* The entry, or NULL. Whoever is nearer to his home than we would be shows that we aren't here (see insert). */
+static inline struct vgpu_entry *seek(const struct vgpu_table *table, uint64_t key) {
+    uint64_t mask = table->capacity - 1, at = home(table, key);
+    for (uint64_t from_home = 0; table->entries[at].key != 0; from_home++, at = (at + 1) & mask) {
+        if (table->entries[at].key == key) return &table->entries[at];
+        if (distance(table, at) < from_home) return NULL;
+    }
+    return NULL;
+}
+
+/* The key isn't there yet and there is room. Who is further from home takes the place of who is nearer: along a run the
+ * homes are in order, so a removal can stop moving others back at the first that is at home. */
+static void insert(struct vgpu_table *table, struct vgpu_entry entry) {
+    uint64_t mask = table->capacity - 1, at = home(table, entry.key);
+    for (uint64_t from_home = 0; table->entries[at].key != 0; from_home++, at = (at + 1) & mask) {
+        uint64_t others = distance(table, at);
+        if (others >= from_home) continue;
+        struct vgpu_entry moved = table->entries[at];
+        table->entries[at] = entry;
+        entry = moved;
+        from_home = others;
+    }
+    table->entries[at] = entry;
 }
 
 static int grow(struct vgpu_table *table) {
     struct vgpu_table bigger = *table;
     bigger.capacity = table->capacity ? table->capacity * 2 : FIRST_CAPACITY;
     bigger.shift = 64 - (uint32_t)__builtin_ctzll(bigger.capacity);
-    bigger.entries = mmap(NULL, bigger.capacity * sizeof *bigger.entries, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t bytes = bigger.capacity * sizeof *bigger.entries;
+    bigger.entries = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (bigger.entries == MAP_FAILED) return -ENOMEM;
-    madvise(bigger.entries, bigger.capacity * sizeof *bigger.entries, MADV_DONTFORK);
+    madvise(bigger.entries, bytes, MADV_DONTFORK);
+    madvise(bigger.entries, bytes, MADV_HUGEPAGE);
     for (uint64_t i = 0; i < table->capacity; i++)
-        if (table->entries[i].key) *seek(&bigger, table->entries[i].key) = table->entries[i];
+        if (table->entries[i].key) insert(&bigger, table->entries[i]);
     if (table->entries) munmap(table->entries, table->capacity * sizeof *table->entries);
     table->entries = bigger.entries;
     table->shift = bigger.shift;
@@ -67,21 +95,21 @@ static int put(struct vgpu_table *table, const struct vgpu_entry *entry) {
     int error = make_room(table);
     if (error) return error;
     struct vgpu_entry *place = seek(table, entry->key);
-    table->count += place->key == 0;
-    *place = *entry;
+    if (place) {
+        *place = *entry;
+    } else {
+        insert(table, *entry);
+        table->count++;
+    }
     return 0;
 }
 
-/* Moves back whoever was pushed past the hole, so that no entry is ever behind an empty place. */
-static void erase(struct vgpu_table *table, struct vgpu_entry *entry) {
+static void erase(struct vgpu_table *table, const struct vgpu_entry *entry) {
     uint64_t mask = table->capacity - 1;
     uint64_t hole = (uint64_t)(entry - table->entries);
-    for (uint64_t at = (hole + 1) & mask; table->entries[at].key; at = (at + 1) & mask) {
-        uint64_t wish = home(table, table->entries[at].key);
-        if (((at - wish) & mask) >= ((at - hole) & mask)) {
-            table->entries[hole] = table->entries[at];
-            hole = at;
-        }
+    for (uint64_t at = (hole + 1) & mask; table->entries[at].key && distance(table, at); at = (at + 1) & mask) {
+        table->entries[hole] = table->entries[at];
+        hole = at;
     }
     table->entries[hole].key = 0;
     table->count--;
@@ -106,7 +134,7 @@ bool vgpu_table_take(struct vgpu_table *table, uint64_t key, struct vgpu_entry *
     if (key == 0 || __atomic_load_n(&table->count, __ATOMIC_RELAXED) == 0) return false;
     vgpu_private_lock(&table->lock);
     struct vgpu_entry *place = seek(table, key);
-    if (place->key) {
+    if (place) {
         *entry = *place;
         erase(table, place);
         found = true;
@@ -120,7 +148,7 @@ bool vgpu_table_find(struct vgpu_table *table, uint64_t key, struct vgpu_entry *
     if (key == 0 || __atomic_load_n(&table->count, __ATOMIC_RELAXED) == 0) return false;
     vgpu_private_lock(&table->lock);
     struct vgpu_entry *place = seek(table, key);
-    if (place->key) {
+    if (place) {
         *entry = *place;
         found = true;
     }
@@ -133,7 +161,7 @@ int64_t vgpu_table_refer(struct vgpu_table *table, uint64_t key, int difference,
     int64_t result = -ENOENT;
     vgpu_private_lock(&table->lock);
     struct vgpu_entry *place = table->capacity ? seek(table, key) : NULL;
-    if (!place || !place->key) {
+    if (!place) {
         if (difference > 0 && fresh && key) {
             struct vgpu_entry entry = *fresh;
             entry.key = key;
