@@ -123,8 +123,15 @@ class Pod:
 
     def wait_for(self, phase: str, seconds: float = 60) -> float:
         """Wait for a phase; how long it took. RuntimeError says what the events say."""
+
+        def is_there() -> bool:
+            found = self.phase()
+            if found in ("Failed", "Succeeded") and found != phase:
+                raise RuntimeError(f"it ended: {found}")
+            return found == phase
+
         try:
-            return self._chain.cluster.wait(f"{self.name} is {phase}", lambda: self.phase() == phase, seconds)
+            return self._chain.cluster.wait(f"{self.name} is {phase}", is_there, seconds)
         except RuntimeError as error:
             raise RuntimeError(f"{self.name} is {self.phase()}: {self.events()}\n{self.log()}\n{error}") from None
 

@@ -132,6 +132,8 @@ class Cluster:
     def stop(self, name: str, seconds: float = 30) -> int:
         """End a program that was started by `spawn` with SIGTERM, and wait; its exit status."""
         program = self._programs.pop(name)
+        if program.poll() is not None:
+            return program.returncode
         pid = (Path("/proc") / str(program.pid) / "task" / str(program.pid) / "children").read_text().split()
         os.kill(int(pid[0]), signal.SIGTERM)  # nsenter's child: nsenter itself passes no signals on
         return program.wait(seconds)

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from e2e.cluster.settings import NODE_IP, NODE_NAME, POD_RANGE
+from e2e.cluster.settings import DNS_IP, NODE_IP, NODE_NAME, POD_RANGE
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATED = ROOT / "build" / "simgpu"
@@ -155,6 +155,7 @@ class Node:
             "failCgroupV1": False,
             "failSwapOn": False,
             "podLogsDir": f"{self.folder}/logs",
+            "clusterDNS": [DNS_IP],
             "resolvConf": f"{self.folder}/resolv.conf",
             "hairpinMode": "none",
             "makeIPTablesUtilChains": False,

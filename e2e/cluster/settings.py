@@ -26,6 +26,7 @@ NODE_IP = "10.98.0.3"  # the kubelet refuses 127.x as a node's address
 API_SERVER = f"https://{NODE_IP}:6443"
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_IP = "10.96.0.1"
+DNS_IP = "10.96.0.10"  # pods are told of it; nobody answers there
 POD_RANGE = "10.243.0.0/24"
 NODE_NAME = "node-1"
 

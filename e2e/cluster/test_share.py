@@ -50,8 +50,9 @@ def test_three_lines_come_from_kubectl_exec_too(chain: Chain) -> None:
 
 def test_second_pod_keeps_its_share(chain: Chain) -> None:
     """The first one takes all it can get, again and again; the neighbour still gets its 3 GiB."""
-    first = chain.start(sleeper("greedy", command=["sh", "-c", "vgpu-probe hold 3GiB 1GiB 1GiB 500MiB"]))
-    first.wait_for_log("held")
+    greedy = "vgpu-probe alloc 3GiB 1GiB 1GiB 12GiB; exec vgpu-probe hold 3GiB 900MiB"
+    first = chain.start(sleeper("greedy", command=["sh", "-c", greedy]))
+    first.wait_for_log("held     3972 MiB")
     before = chain.used_bytes()
     second = chain.start(sleeper("neighbour", command=["vgpu-probe", "hold", "3GiB"]))
     second.wait_for_log("held     3 GiB")
@@ -176,7 +177,8 @@ def test_share_holds_after_the_container_was_killed_and_restarted(chain: Chain) 
 
 def test_killed_process_leaves_no_bytes_behind(chain: Chain) -> None:
     pod = chain.start(sleeper("kill"))
-    shell = f"vgpu-probe hold 3GiB >/tmp/held & until grep -q held /tmp/held; do sleep 0.1; done; kill -9 $!; {' '.join(TRY)}"
+    wait = "until grep -q held /tmp/held; do sleep 0.1; done"
+    shell = f"vgpu-probe hold 3GiB >/tmp/held & {wait}; kill -9 $!; {' '.join(TRY)}"
     _judge(pod.run("sh", "-c", shell), "after kill -9")
     pod.delete()
 
@@ -189,7 +191,7 @@ def test_fraction_of_a_card_is_enforced(chain: Chain) -> None:
     assert "7680 MiB" in pod.run("nvidia-smi", "--query-gpu=memory.total").output
     done = pod.run("vgpu-probe", "verify")
     assert done.status == 0, done.output
-    print(f"gpu-fraction 0.5: {done.output.strip().splitlines()[-1]}")
+    print("gpu-fraction 0.5: " + next(line for line in done.output.splitlines() if line.startswith("verdict")))
     pod.delete()
 
 
