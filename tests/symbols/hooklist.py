@@ -17,7 +17,7 @@ BEGIN, END = "<!-- made from libvgpu/hooks.def: begin -->\n", "<!-- made from li
 WHAT = {
     "ACCOUNT": "takes or gives back device memory",
     "ANSWER": "says how much memory there is",
-    "WATCH": "must be known of: start, current context, exports, launches",
+    "WATCH": "must be known of: start, exports, launches",
     "ROUTE": "leads to other functions",
 }
 

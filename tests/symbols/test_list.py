@@ -22,7 +22,10 @@ HARMLESS_ALL_THE_SAME = {
     "address space and access rights: no memory of their own",
     "questions about memory that the program holds already",
     "memory that belongs to a graphics interface",
-    "graph nodes that take no device memory; memory nodes can't be changed once they were added",
+    "graph nodes that take no device memory; memory nodes can't be changed once they are there",
+    "a graph takes memory when it is launched: its nodes are looked through when it becomes executable",
+    "which context is current, or behind a green one, is asked of the driver by each hook that must know it",
+    "takes no memory by itself: what is imported, bound or allocated through it is accounted there",
     "code: what loads it is accounted, this only describes or tunes it",
 }
 NVML_MEMORY = re.compile(r"Mem|F[bB]|Framebuffer|BAR1|Process|Accounting|Attributes|FieldValue|Sample")
