@@ -22,3 +22,12 @@ def api_server(settings: Settings) -> Iterator[Cluster]:
     """etcd and a kube-apiserver alone, ready within seconds: for whatever needs no running pod."""
     with Cluster(settings, node=False) as cluster:
         yield cluster
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line a claim, with what was seen: what the test printed."""
+    terminalreporter.section("what was seen")
+    for report in terminalreporter.getreports("passed"):
+        claim = report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+        for line in report.capstdout.splitlines():
+            terminalreporter.write_line(f"{claim}: {line}")

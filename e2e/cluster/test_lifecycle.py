@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster.chain import MIB, Chain, eventually, quick_start, sleeper
+from e2e.cluster.chain import MIB, Chain, Pod, eventually, quick_start, sleeper
 from e2e.cluster.cluster import Object
 from e2e.cluster.release import NAME
+from e2e.cluster.settings import Settings
+from e2e.images.catalog import NEXT, NEXT_ABI, NEXT_VERSION, build_next
 
 
 @pytest.fixture
@@ -17,8 +19,7 @@ def default_values(chain: Chain) -> Iterator[None]:
     chain.install()
 
 
-def _base(chain: Chain) -> str:
-    return "/var/lib/kai-resource-isolator"
+BASE = "/var/lib/kai-resource-isolator"  # in the node's own mounts
 
 
 @pytest.mark.usefixtures("default_values")
@@ -29,7 +30,7 @@ def test_pod_waits_for_a_node_that_is_not_ready(chain: Chain) -> None:
     eventually(
         "libsync is gone", lambda: chain.cluster.kubectl("get", "pods", f"-l={selector}", "-A", "-o=name") == "", 60
     )
-    chain.cluster.run(["rm", "-rf", _base(chain)])
+    chain.cluster.run(["rm", "-rf", BASE])
     pod = chain.start(quick_start("waits"), phase="Pending")
     chain.cluster.wait("FailedMount is told", lambda: "FailedMount" in pod.events(), 60)
     assert pod.phase() == "Pending"
@@ -108,6 +109,49 @@ def test_node_keeps_a_pods_library_when_libsync_is_replaced(chain: Chain) -> Non
     assert pod.phase() == "Running"
     assert chain.used_bytes() > 3072 * MIB
     pod.delete()
+
+
+@pytest.fixture(scope="module")
+def next_release(chain: Chain, settings: Settings) -> None:
+    """The node has the images of the releases that come after this one."""
+    chain.cluster.load_image(build_next(settings))
+
+
+def _library(pod: Pod) -> str:
+    return pod.run("vgpu-probe", "info").output.splitlines()[0]
+
+
+@pytest.mark.usefixtures("next_release", "default_values")
+def test_library_is_upgraded_under_running_pods(chain: Chain) -> None:
+    """The process that runs keeps the old file; the next one gets the new; both count in one ledger."""
+    pod = chain.start(sleeper("upgraded", command=["vgpu-probe", "hold", "3GiB"]))
+    pod.wait_for_log("held")
+    assert "libvgpu 0.1.0, abi 1" in _library(pod)
+    chain.install(f"librarySync.image.tag={NEXT}")
+    assert f"libvgpu {NEXT_VERSION}, abi 1" in _library(pod)
+    assert "refused  2 GiB" in pod.run("vgpu-probe", "alloc", "2GiB").output
+    assert "granted  500 MiB" in pod.run("vgpu-probe", "alloc", "500MiB").output
+    assert pod.phase() == "Running"
+    print(f"a pod that holds 3 GiB by 0.1.0 starts a process with {NEXT_VERSION}: 500 MiB granted, 2 GiB refused")
+    pod.delete()
+
+
+@pytest.mark.usefixtures("next_release", "default_values")
+def test_new_abi_reaches_new_pods_only(chain: Chain) -> None:
+    """Two layouts never serve one container: an old pod keeps its directory and its ledger."""
+    old = chain.start(sleeper("old-abi", command=["vgpu-probe", "hold", "3GiB"]))
+    old.wait_for_log("held")
+    chain.install(f"librarySync.image.tag={NEXT_ABI}", f"webhook.image.tag={NEXT_ABI}")
+    new = chain.start(sleeper("new-abi"))
+    assert "libvgpu 0.1.0, abi 1" in _library(old)
+    assert f"libvgpu {NEXT_VERSION}, abi 2" in _library(new)
+    for pod, size in ((old, "1GiB"), (new, "5GiB")):
+        assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in pod.run("vgpu-probe", "alloc", size).output
+    assert "granted  3 GiB" in new.run("vgpu-probe", "alloc", "3GiB").output
+    paths = [volume["hostPath"]["path"] for volume in new.get()["spec"]["volumes"] if volume["name"] == "vgpu-library"]
+    print(f"old pod: {_library(old)}; new pod: {_library(new)} from {paths[0]}; both are limited")
+    for pod in (old, new):
+        pod.delete()
 
 
 def test_nothing_is_delayed_by_our_volumes(chain: Chain) -> None:

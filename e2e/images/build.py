@@ -65,6 +65,20 @@ class Builder:
         layers = self._layers(last, by_name, contexts)
         return Image(tuple(layers), 0 if base is None else 1, last)
 
+    def add(self, image: Image, files: Mapping[str, bytes]) -> Image:
+        """The image with one more layer, in which files are replaced."""
+        key = hashlib.sha256(f"{image.layers}{sorted(files.items())}".encode()).hexdigest()
+        layer = self._cache / key[:32] / "layer"
+        if not layer.exists():
+            partial = layer.with_name("partial")
+            for name, content in files.items():
+                path = partial / name.lstrip("/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            partial.rename(layer)
+        os.utime(layer.parent)
+        return Image((*image.layers, layer), image.base_layers, image.stage)
+
     def remove_unused(self) -> None:
         """Drop layers that no build has used for two weeks."""
         for key in self._cache.iterdir():
