@@ -25,6 +25,7 @@ FIRST_LIST_SECONDS = 1.5
 RETRY_SECONDS = (1.0, 30.0)
 MAX_WAITING_EVENTS = 100
 GONE = 410
+ANY_VERSION, NEWEST_VERSION = "0", ""  # of a list: from the API server's memory, or asked of etcd
 
 
 class ExpiredError(Exception):
@@ -63,23 +64,25 @@ class ClusterPods:
 
     def _run(self) -> None:
         pause = RETRY_SECONDS[0]
+        since = ANY_VERSION
         while True:
             try:
-                version = self._list()
+                version = self._list(since)
                 pause = RETRY_SECONDS[0]
                 while True:
                     version = self._watch(version)
             except ExpiredError:
-                continue
+                since = NEWEST_VERSION
             except Exception as e:
                 self._problem = f"{type(e).__name__}: {e}".splitlines()[0]
                 log.debug("watch", exc_info=True)
                 threading.Event().wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the nodes' retries)
                 pause = min(pause * 2, RETRY_SECONDS[1])
 
-    def _list(self) -> str:
+    def _list(self, since: str) -> str:
         answer = self._api.list_pod_for_all_namespaces(
             field_selector=self._selector,
+            resource_version=since,
             _preload_content=False,
             _request_timeout=(CONNECT_SECONDS, 30),
         )

@@ -14,8 +14,8 @@ class HangingError(Exception):
 class Hangproof(Generic[T]):
     """One function that may block for ever, called in its own thread.
 
-    There is at most one call at a time: while one hangs, later callers wait for the end of it, up to their deadline,
-    and no further thread is made. An answer that comes too late is thrown away: it tells of another time.
+    There is at most one call at a time: while one hangs, later callers are told so at once and no further thread is
+    made. An answer that comes too late is thrown away: it tells of another time.
     """
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
@@ -25,7 +25,7 @@ class Hangproof(Generic[T]):
 
     def ask(self, seconds: float) -> T:
         """Call, and give what the function gives or raises. Raises HangingError."""
-        if not self._busy.acquire(timeout=seconds):
+        if not self._busy.acquire(blocking=False):
             raise HangingError(f"{self._name} has not answered for {seconds:g} s")
         done = threading.Event()
         results: list[T] = []
