@@ -3,11 +3,10 @@
 import logging
 import threading
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Flask, Response, g, jsonify, request
+from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from webhook import reasons, review
@@ -45,19 +44,20 @@ def create_app(services: Services, max_body_bytes: int) -> Flask:
         if request.mimetype != "application/json":
             return _error(services, 415, "the body must be application/json")
         started = time.perf_counter()
+        wanted = None
         try:
-            body = request.get_data(cache=False)
-            with _LARGE if len(body) > _LARGE_BYTES else nullcontext():
-                wanted = review.parse(body)
-            g.subject = _subject(wanted)
+            wanted = _read(request.get_data(cache=False))
             decision = _decide(services, wanted)
+            answer = review.render(wanted.uid, decision)
         except (review.BadRequestError, MalformedObjectError) as error:
             return _error(services, 400, str(error))
-        answer = Response(review.render(wanted.uid, decision), mimetype="application/json")
+        except Exception:
+            event(logging.ERROR, "review failed", exc_info=True, **(_subject(wanted) if wanted else {}))
+            return _error(services, 500, "internal error, see the webhook's log")
         seconds = time.perf_counter() - started
         services.metrics.reviewed(decision, seconds)
         _log_review(wanted, decision, seconds)
-        return answer
+        return Response(answer, mimetype="application/json")
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -84,11 +84,17 @@ def create_app(services: Services, max_body_bytes: int) -> Flask:
 
     @app.errorhandler(Exception)
     def unexpected(_error_: Exception) -> tuple[Response, int]:
-        subject: dict[str, str] = g.get("subject", {})
-        event(logging.ERROR, "unexpected error", exc_info=True, path=request.path, **subject)
+        event(logging.ERROR, "unexpected error", exc_info=True, path=request.path)
         return _error(services, 500, "internal error, see the webhook's log")
 
     return app
+
+
+def _read(body: bytes) -> review.Request:
+    if len(body) <= _LARGE_BYTES:
+        return review.parse(body)
+    with _LARGE:
+        return review.parse(body)
 
 
 def _decide(services: Services, wanted: review.Request) -> Decision:
@@ -103,7 +109,7 @@ def _subject(wanted: review.Request) -> dict[str, str]:
 
 def _log_review(wanted: review.Request, decision: Decision, seconds: float) -> None:
     fields: dict[str, Any] = {
-        **g.subject,
+        **_subject(wanted),
         "decision": decision.reason.outcome.value,
         "reason": decision.reason.code,
         "ms": round(seconds * 1000, 3),

@@ -1,6 +1,7 @@
 """What in a pod stands in the way of the injection: foreign objects under our names or at our paths."""
 
 import posixpath
+from functools import lru_cache
 
 from webhook import injection, names, reasons
 from webhook.injection import OUR_PATHS, OUR_VOLUMES, Injection
@@ -99,6 +100,7 @@ def _check_path(container: Container, raw_path: str, what: str) -> None:
         )
 
 
+@lru_cache(maxsize=1024)
 def clean(path: str) -> str:
     """Return the path as the container runtime takes it: absolute, without dots, /var/run as /run."""
     # One leading slash only: normpath keeps two, which mean nothing here.

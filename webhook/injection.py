@@ -5,6 +5,7 @@ field references) may have been added since the first call.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from webhook import names
@@ -44,20 +45,27 @@ def build(pod: Pod, share: Share, library_base: str) -> Injection:
 
 
 def _volumes(library_dir: str, limit_source: Object | None) -> dict[str, Object]:
-    sources = [_annotations_source()]
-    if limit_source is not None:
-        sources.append(limit_source)
+    if limit_source is None:
+        return _first_volumes(library_dir)
+    quota = {"defaultMode": _FILE_MODE, "sources": [_annotations_source(), limit_source]}
+    return {**_first_volumes(library_dir), names.QUOTA_VOLUME: {"name": names.QUOTA_VOLUME, "projected": quota}}
+
+
+# Built once: what is built here is only compared and written out, never changed.
+@lru_cache
+def _first_volumes(library_dir: str) -> dict[str, Object]:
     kinds: dict[str, tuple[str, Object]] = {
         # A type makes the pod wait on a node without the library; with none an empty directory would be made there
         # and the pod would run uncapped.
         names.LIBRARY_VOLUME: ("hostPath", {"path": library_dir, "type": "Directory"}),
         names.PRELOAD_VOLUME: ("hostPath", {"path": f"{library_dir}/ld.so.preload", "type": "File"}),
         names.REGION_VOLUME: ("emptyDir", {"medium": "Memory", "sizeLimit": _REGION_SIZE}),
-        names.QUOTA_VOLUME: ("projected", {"defaultMode": _FILE_MODE, "sources": sources}),
+        names.QUOTA_VOLUME: ("projected", {"defaultMode": _FILE_MODE, "sources": [_annotations_source()]}),
     }
     return {name: {"name": name, kind: body} for name, (kind, body) in kinds.items()}
 
 
+@lru_cache
 def _annotations_source() -> Object:
     files = {names.GPU_MEMORY: names.QUOTA_MEMORY_FILE, names.GPU_FRACTION: names.QUOTA_FRACTION_FILE}
     return {
@@ -73,6 +81,7 @@ def _annotations_source() -> Object:
     }
 
 
+@lru_cache(maxsize=1024)
 def _mounts(container: str) -> dict[str, Object]:
     mounts: list[Object] = [
         {"name": names.LIBRARY_VOLUME, "mountPath": names.LIBRARY_DIR, "readOnly": True},
@@ -92,15 +101,10 @@ def _limit_source(pod: Pod, share: Share) -> Object | None:
     return {"configMap": {"name": name, "items": [item], "optional": True}}
 
 
-def referenced_config_maps(share: Share) -> list[str]:
+def referenced_config_maps(share: Share) -> set[str]:
     """Return the ConfigMaps that the target's KAI variables come from."""
-    found = []
-    for entry in share.target.env:
-        if entry.get("name") in names.KAI_ENVS:
-            reference = config_map_key(entry)
-            if reference is not None:
-                found.append(reference)
-    return found
+    entries = [share.target.env[name] for name in names.KAI_ENVS if name in share.target.env]
+    return {reference for entry in entries if (reference := config_map_key(entry)) is not None}
 
 
 def config_map_key(entry: Object) -> str | None:
@@ -113,6 +117,8 @@ def config_map_key(entry: Object) -> str | None:
 
 def same(actual: Any, wanted: Any) -> bool:
     """Return whether `actual` says the same as `wanted`, apart from defaults that the API server leaves out or adds."""
+    if actual == wanted and type(actual) is type(wanted):
+        return True
     if isinstance(wanted, dict):
         if not isinstance(actual, dict):
             return False
@@ -127,4 +133,4 @@ def same(actual: Any, wanted: Any) -> bool:
             and len(actual) == len(wanted)
             and all(same(one, other) for one, other in zip(actual, wanted, strict=True))
         )
-    return type(actual) is type(wanted) and bool(actual == wanted)
+    return False

@@ -42,11 +42,10 @@ def build(pod: Pod, share: Share, wanted: Injection) -> Patch:
     target = share.target
     volume_names = {volume.get("name") for volume in pod.volumes}
     mount_names = {mount.get("name") for mount in target.mounts}
-    env_names = {entry.get("name") for entry in target.env}
     parts = [
         (pod.spec, "/spec", "volumes", wanted.volumes, volume_names),
         (target.raw, target.path, "volumeMounts", wanted.mounts, mount_names),
-        (target.raw, target.path, "env", wanted.env, env_names),
+        (target.raw, target.path, "env", wanted.env, target.env),
     ]
     for parent, pointer, key, objects, present in parts:
         missing = [entry for name, entry in objects.items() if name not in present]
@@ -77,7 +76,7 @@ def _keep_evictable(patch: Patch, pod: Pod) -> None:
 def hide_gpu(patch: Patch, containers: list[Container]) -> None:
     """Give each container that says nothing about devices an NVIDIA_VISIBLE_DEVICES that shows none."""
     for container in containers:
-        if container.variable(names.VISIBLE_DEVICES_ENV) is None:
+        if names.VISIBLE_DEVICES_ENV not in container.env:
             entry: Object = {"name": names.VISIBLE_DEVICES_ENV, "value": "void"}
             patch.extend_list(container.raw, container.path, "env", [entry])
 

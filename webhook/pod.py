@@ -40,7 +40,7 @@ def named(parent: Object, key: str, where: str) -> list[Object]:
     """Return the list of objects under `key`, in which a name is a string."""
     entries = objects(parent, key, where)
     for entry in entries:
-        if not isinstance(entry.get("name", ""), str):
+        if type(entry.get("name", "")) is not str:
             raise MalformedObjectError(f"{where}.{key} has an entry whose name is not a string")
     return entries
 
@@ -72,7 +72,7 @@ class Container:
     index: int
     raw: Object
     name: str
-    env: list[Object]
+    env: dict[str, Object]
     mounts: list[Object]
     devices: list[Object]
     security: Object
@@ -86,7 +86,8 @@ class Container:
             index=index,
             raw=raw,
             name=text(raw, "name", where),
-            env=named(raw, "env", where),
+            # By name: the last entry of a name is the one that holds in the container.
+            env={entry.get("name", ""): entry for entry in named(raw, "env", where)},
             mounts=named(raw, "volumeMounts", where),
             devices=objects(raw, "volumeDevices", where),
             security=mapping(raw, "securityContext", where),
@@ -101,10 +102,6 @@ class Container:
     def path(self) -> str:
         """JSON Pointer to the container."""
         return f"/spec/{self.group}/{self.index}"
-
-    def variable(self, name: str) -> Object | None:
-        """Return the entry that holds for this name: the last one wins, as in the container."""
-        return next((entry for entry in reversed(self.env) if entry.get("name") == name), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,12 +163,11 @@ def _refuse_pod_security(namespace: str, namespaces: Namespaces) -> None:
 def _limit_warnings(pod: Pod, share: Share) -> list[Warned]:
     found = []
     trusted = share.trusted_config_map(pod)
-    for entry in share.target.env:
-        name = entry.get("name")
-        if not isinstance(name, str) or not (
-            name == names.MEMORY_LIMIT_ENV or name.startswith(names.MEMORY_LIMIT_ENV + "_")
-        ):
+    limits = [name for name in share.target.env if name.startswith(names.MEMORY_LIMIT_ENV)]
+    for name in limits:
+        if not (name == names.MEMORY_LIMIT_ENV or name.startswith(names.MEMORY_LIMIT_ENV + "_")):
             continue
+        entry = share.target.env[name]
         value = entry.get("value")
         reference = injection.config_map_key(entry)
         if reference is not None and reference != trusted:
@@ -192,7 +191,7 @@ def _literal_limit(name: str, value: str, share: Share) -> list[Warned]:
 
 
 def _control_warnings(_pod: Pod, share: Share) -> list[Warned]:
-    if share.target.variable(names.DISABLE_CONTROL_ENV) is None:
+    if names.DISABLE_CONTROL_ENV not in share.target.env:
         return []
     message = f"{names.DISABLE_CONTROL_ENV} has no effect: container {shown(share.target.name)} keeps its share"
     return [Warned(reasons.CONTROL_IGNORED, message)]

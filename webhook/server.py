@@ -20,7 +20,7 @@ class Log(glogging.Logger):  # type: ignore[misc] # gunicorn has no types
         """Let the root's handler render them."""
         self.error_log.propagate = True
         # Its notes about starting would name the addresses as http: TLS is ours, not its.
-        self.error_log.setLevel(max(logging.WARNING, logging.getLogger("webhook").level))
+        self.error_log.setLevel(logging.WARNING)
 
     def access(self, *_arguments: Any) -> None:
         """Log nothing: a review's line says more."""

@@ -114,13 +114,15 @@ def read(response: HTTPResponse) -> tuple[int, Any]:
 
 
 @contextmanager
-def running(folder: Path, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[Webhook]:
+def running(
+    folder: Path, *flags: str, env: Mapping[str, str] | None = None, module: str = "webhook"
+) -> Iterator[Webhook]:
     """Start the webhook with a certificate in `folder`; ready when entered, gone when left."""
     if not (folder / "tls.crt").exists():
         write_certificate(folder)
     port, ops_port = free_port(), free_port()
     command = [
-        *(sys.executable, "-m", "webhook", "--listen", f"127.0.0.1:{port}", "--ops-listen", f"127.0.0.1:{ops_port}"),
+        *(sys.executable, "-m", module, "--listen", f"127.0.0.1:{port}", "--ops-listen", f"127.0.0.1:{ops_port}"),
         *("--tls-cert", str(folder / "tls.crt"), "--tls-key", str(folder / "tls.key"), "--drain", "0s", *flags),
     ]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("KRI_")}

@@ -57,6 +57,24 @@ def test_warnings_keep_the_api_servers_limit(webhook: Webhook) -> None:
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        b'"a\\\\": 1',
+        b'"a": "\\":"',
+        b'"a" : 1',
+        b'"a"\n: 1',
+        b'"a": "b : c"',
+        b'"a": "{\\"b\\":1,\\"b\\":2}"',
+        b'"": {"": 1}',
+    ],
+)
+def test_unusual_but_right_json_is_read(webhook: Webhook, key: bytes) -> None:
+    """White space, escapes and JSON within JSON are no reason to refuse a review."""
+    content = body(pod(gpu_memory="4096")).replace(b'"dryRun": false', key + b', "dryRun": false')
+    assert webhook.post(content)[0] == 200
+
+
+@pytest.mark.parametrize(
     ("operation", "resource", "sub"), [("UPDATE", "pods", ""), ("CREATE", "pods", "binding"), ("CREATE", "jobs", "")]
 )
 def test_other_requests_pass_unchanged(webhook: Webhook, operation: str, resource: str, sub: str) -> None:
@@ -99,6 +117,10 @@ BAD_BODIES = {
     "huge integer": _with().replace(b'"dryRun": false', b'"dryRun": ' + b"1" * 100_000),
     "duplicate key": _with().replace(b'"dryRun": false', b'"dryRun": false, "dryRun": true'),
     "duplicate annotation": _with().replace(b'"gpu-memory": "4096"', b'"gpu-memory": "1", "gpu-memory": "4096"'),
+    "duplicate key among spaced ones": _with().replace(b'"dryRun": false', b'"dryRun" : false, "dryRun": false'),
+    "duplicate key among escapes": _with().replace(b'"dryRun": false', b'"a\\\\": 1, "dryRun": 1, "dryRun": false'),
+    "duplicate key beside quotes": _with().replace(b'"dryRun": false', b'"a": "\\":", "dryRun": 1, "dryRun": false'),
+    "same key twice, once escaped": _with().replace(b'"dryRun": false', b'"dryRun": 1, "dry\\u0052un": false'),
     "deep": _nested(50_000),
     "another version": _with().replace(b"admission.k8s.io/v1", b"admission.k8s.io/v1beta1"),
     "another kind": _with().replace(b'"AdmissionReview"', b'"Pod"'),
