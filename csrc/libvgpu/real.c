@@ -56,12 +56,18 @@ static void *find_in_libc(const char *symbol, const char *version) {
     return address;
 }
 
+void vgpu_real_clear_dlerror(void) {
+    char *(*clear)(void) = (char *(*)(void))find_in_libc("dlerror", NULL);
+    int kept_errno = errno;
+    if (clear) clear();
+    errno = kept_errno;
+}
+
 /* A failure leaves no message of ours behind for the program's dlerror(). */
 static void *open_quietly(const char *file, int mode) {
-    void *(*open)(const char *, int) = (void *(*)(const char *, int))vgpu_real(VGPU_FN_dlopen);
-    char *(*forget)(void) = (char *(*)(void))find_in_libc("dlerror", NULL);
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))find_in_libc("dlopen", NULL);
     void *handle = open ? open(file, mode) : NULL;
-    if (!handle && forget) forget();
+    if (!handle) vgpu_real_clear_dlerror();
     return handle;
 }
 
@@ -77,40 +83,40 @@ static bool pin(struct kept *kept, const char *soname, struct vgpu_object *objec
 
 static void *find_pinned(struct kept *kept, const char *soname, const char *symbol, const char *version) {
     struct vgpu_object object;
+    return pin(kept, soname, &object) ? vgpu_object_symbol(&object, symbol, version) : NULL;
+}
+
+static void *find(enum vgpu_library library, const char *symbol, const char *version) {
     int kept_errno = errno;
-    void *address = pin(kept, soname, &object) ? vgpu_object_symbol(&object, symbol, version) : NULL;
+    void *address;
+    switch (library) {
+    case VGPU_LIBC:
+        address = find_in_libc(symbol, version);
+        break;
+    case VGPU_NVML:
+        address = find_pinned(&nvml, NVML_SONAME, symbol, version);
+        break;
+    default:
+        address = find_pinned(&driver, CUDA_SONAME, symbol, version);
+        break;
+    }
     errno = kept_errno;
     return address;
 }
 
-static void *find(unsigned int function, const char *version) {
-    const char *symbol = vgpu_name_symbol(function);
-    switch (vgpu_name_entry(function)->library) {
-    case VGPU_LIBC:
-        return find_in_libc(symbol, version);
-    case VGPU_NVML:
-        return find_pinned(&nvml, NVML_SONAME, symbol, version);
-    default:
-        return find_pinned(&driver, CUDA_SONAME, symbol, version);
-    }
-}
-
 void *vgpu_real_find(unsigned int function) {
-    void *address = find(function, NULL);
+    void *address = find(vgpu_name_entry(function)->library, vgpu_name_symbol(function), NULL);
     if (address) __atomic_store_n(&vgpu_real_found[function], address, __ATOMIC_RELAXED);
     return address;
 }
 
 void *vgpu_real_version(unsigned int function, const char *version) {
-    return version ? find(function, version) : vgpu_real(function);
+    if (!version) return vgpu_real(function);
+    return find(vgpu_name_entry(function)->library, vgpu_name_symbol(function), version);
 }
 
-void *vgpu_real_driver_symbol(const char *name) {
-    return find_pinned(&driver, CUDA_SONAME, name, NULL);
-}
-
-void *vgpu_real_libc_symbol(const char *name) {
-    return find_in_libc(name, NULL);
+void *vgpu_real_symbol(enum vgpu_library library, const char *name) {
+    return find(library, name, NULL);
 }
 
 bool vgpu_real_load_nvml(void) {

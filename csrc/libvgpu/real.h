@@ -25,11 +25,12 @@ static inline void *vgpu_real(unsigned int function) {
 /* The same where a caller wants `version` (NULL: any, as vgpu_real() does). */
 void *vgpu_real_version(unsigned int function, const char *version);
 
-/* Any other symbol of the driver, NULL if it isn't loaded or has none of this name. */
-void *vgpu_real_driver_symbol(const char *name);
+/* Any other function of a library, NULL if that isn't loaded or has none of this name; not kept. In libc: for functions
+ * that are rarely called, or that an older one keeps in libdl. */
+void *vgpu_real_symbol(enum vgpu_library library, const char *name);
 
-/* Any function of libc's that is called only rarely, or that older ones keep in libdl; NULL if this libc has none. */
-void *vgpu_real_libc_symbol(const char *name);
+/* A look-up that succeeded without libc's help: what failed before is no longer dlerror()'s to tell. */
+void vgpu_real_clear_dlerror(void);
 
 /* Loads libnvidia-ml.so.1 for our own questions where the program hasn't; the driver is never loaded by us.
  * false if there is none. Not to be called before the program itself has called the driver. */

@@ -61,7 +61,7 @@ static unsigned int count_objects(const struct link_map *map) {
 
 /* A namespace with our copy in it, or LM_ID_NEWLM with libc's own error set. */
 static Lmid_t seed(open_in_namespace *libc) {
-    int (*info)(void *, int, void *) = (int (*)(void *, int, void *))vgpu_real_libc_symbol("dlinfo");
+    int (*info)(void *, int, void *) = (int (*)(void *, int, void *))vgpu_real_symbol(VGPU_LIBC, "dlinfo");
     pid_t thread = (pid_t)syscall(SYS_gettid);
     struct vgpu_object self;
     struct seeded seeded = {.thread = thread};

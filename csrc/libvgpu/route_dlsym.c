@@ -70,8 +70,8 @@ static void *ours(struct question *question) {
 
 /* The handle is of another namespace (dlmopen): our copy there answers; without one the answer is libc's. */
 static void *in_other_namespace(const struct question *question, void *address) {
-    int (*info)(void *, int, void *) = (int (*)(void *, int, void *))vgpu_real_libc_symbol("dlinfo");
-    int (*close)(void *) = (int (*)(void *))vgpu_real_libc_symbol("dlclose");
+    int (*info)(void *, int, void *) = (int (*)(void *, int, void *))vgpu_real_symbol(VGPU_LIBC, "dlinfo");
+    int (*close)(void *) = (int (*)(void *))vgpu_real_symbol(VGPU_LIBC, "dlclose");
     void *(*open)(Lmid_t, const char *, int) = (void *(*)(Lmid_t, const char *, int))vgpu_real(VGPU_FN_dlmopen);
     struct vgpu_object self;
     Lmid_t namespace;
@@ -152,6 +152,7 @@ static bool answer(const char *name, void *handle, const char **version, const v
         *address = by_default(&question);
     else
         *address = by_handle(&question);
+    if (*address) vgpu_real_clear_dlerror();
     if (question.absent && !*version) *version = no_version; /* one that was asked for passes over us by itself */
     return !leave_to_libc && !question.absent;
 }

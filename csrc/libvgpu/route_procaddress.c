@@ -31,7 +31,7 @@ static bool is_unknown_version(const char *name, const void *address) {
     for (int version = 2; version <= LAST_VERSION; version++)
         for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
             snprintf(symbol, sizeof symbol, "%s_v%d%s", name, version, forms[i]);
-            if (vgpu_name_find(symbol) == VGPU_HOOKS && vgpu_real_driver_symbol(symbol) == address) return true;
+            if (vgpu_name_find(symbol) == VGPU_HOOKS && vgpu_real_symbol(VGPU_DRIVER, symbol) == address) return true;
         }
     return false;
 }

@@ -13,7 +13,7 @@ static void say(const char *what) {
 }
 
 int main(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     void *libc = dlopen("libc.so.6", RTLD_NOW);
     if (!driver || !libc) return 1;
     int (*call)(void) = (int (*)(void))dlsym(driver, "cuMemAlloc_v2");
@@ -28,6 +28,10 @@ int main(void) {
     say("hooked, but missing in this driver");
     dlsym(driver, "cuMemAlloc_v2");
     say("found");
+    dlsym(driver, "cuNoSuchFunction");
+    if (dlsym(RTLD_NEXT, "cuMemAlloc_v2")) say("found as the next one after a failure");
+    dlsym(driver, "cuNoSuchFunction");
+    if (dlsym(RTLD_DEFAULT, "cuMemAlloc_v2")) say("found as the default one after a failure");
     dlvsym(libc, "dlsym", "NO_SUCH_VERSION");
     say("dlsym of a version that libc doesn't have");
     dlvsym(driver, "cuMemAlloc_v2", "NO_SUCH_VERSION");
