@@ -63,10 +63,14 @@ class Chain:
         self.create("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", configuration)
 
     def install(self, *values: str) -> str:
-        """helm upgrade --install, and wait until all is ready."""
+        """helm upgrade --install, and wait until all is ready: helm alone lets a DaemonSet's last node be behind."""
         command = ["upgrade", "--install", NAME, str(CHART), f"--namespace={NAME}", "--create-namespace"]
         settings = [f"--set={value}" for value in (*VALUES, *values)]
-        return self.cluster.helm(*command, *settings, "--reset-values", "--wait", "--timeout=180s")
+        output = self.cluster.helm(*command, *settings, "--reset-values", "--wait", "--timeout=300s")
+        for component in ("libsync", "monitor"):
+            name = f"daemonset/{NAME}-{component}"
+            self.cluster.kubectl("rollout", "status", name, f"--namespace={NAME}", "--timeout=100s")
+        return output
 
     def create(self, path: str, body: Object, user: str = "admin") -> Object:
         """Create an object; RuntimeError with the API server's sentence where it is refused."""

@@ -77,7 +77,7 @@ def _compile(version: str, abi: int) -> bytes:
         header.write_text(re.sub(r"(VGPU_ABI) \d+", rf"\1 {abi}", text))
         caches = {f"ZIG_{kind}_CACHE_DIR": str(ROOT / "build" / ".zig") for kind in ("GLOBAL", "LOCAL")}
         command = ["make", "--silent", "-C", str(folder / "csrc"), f"PYTHON={sys.executable}", str(library)]
-        subprocess.run(command, check=True, env=os.environ | caches)
+        subprocess.run(command, check=True, env=os.environ | caches, stdout=subprocess.DEVNULL)
     return library.read_bytes()
 
 
