@@ -44,8 +44,8 @@ static inline struct vgpu_member *lock_current(struct vgpu_process *process) {
     for (;;) {
         struct vgpu_member *member = __atomic_load_n(&process->member, __ATOMIC_ACQUIRE);
         if (vgpu_region_lock(member) != 0) return NULL;
-        if (__builtin_expect(member == process->member, 1)) {
-            if (__builtin_expect(process->in_debt, 0)) pay_debt(process, member);
+        if (__builtin_expect(member == __atomic_load_n(&process->member, __ATOMIC_RELAXED), 1)) {
+            if (__builtin_expect(__atomic_load_n(&process->in_debt, __ATOMIC_RELAXED), 0)) pay_debt(process, member);
             return member;
         }
         vgpu_region_unlock(member);
@@ -100,7 +100,7 @@ static CUresult charge(struct vgpu_process *process, int device, enum vgpu_kind 
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         struct vgpu_region_device *card = &member->region->devices[device];
-        uint64_t used = card->used_bytes, limit = process->limit_bytes[device];
+        uint64_t used = card->used_bytes, limit = __atomic_load_n(&process->limit_bytes[device], __ATOMIC_RELAXED);
         if (__builtin_expect(used <= limit && bytes <= limit - used && !process->stale, 1)) {
             add(member, device, kind, bytes);
             vgpu_region_unlock(member);
@@ -205,7 +205,7 @@ void vgpu_charge_follow_region(struct vgpu_process *process) {
         process->stale = true;
         return;
     }
-    if (process->in_debt) pay_debt(process, old);
+    if (__atomic_load_n(&process->in_debt, __ATOMIC_RELAXED)) pay_debt(process, old);
     if (vgpu_region_lock(fresh) == 0) {
         for (uint32_t i = 0; i < old->region->header.device_count && i < VGPU_MAX_DEVICES; i++) {
             struct vgpu_region_device *card = &fresh->region->devices[i];

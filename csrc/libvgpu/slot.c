@@ -21,6 +21,7 @@
 #define GIVE_UP_NS     UINT64_C(100000000)
 #define FIRST_JUDGE_NS UINT64_C(200000)
 #define NEXT_JUDGE_NS  UINT64_C(2000000)
+#define LEAST_LOOKS    50 /* after GIVE_UP_NS: some 5 ms of running */
 #define SPINS          200
 
 static struct flock slot_byte(uint32_t slot) {
@@ -53,8 +54,8 @@ static bool slot_is_unlocked(int fd, uint32_t slot) {
 
 bool vgpu_slot_owner_is_dead(const struct vgpu_member *member, uint64_t token) {
     uint32_t slot = (uint32_t)token - 1;
-    if (!member->shared || slot == member->slot) return false;
-    if (slot >= VGPU_MAX_SLOTS) return true; /* no token at all: somebody scribbled */
+    if (!member->shared || token == member->token) return false; /* a thread of this process */
+    if (slot >= VGPU_MAX_SLOTS) return true;                     /* no token at all: somebody scribbled */
     /* The successor bumps the generation after he got the slot's lock, so another generation means a dead owner. */
     if (__atomic_load_n(&member->region->slots[slot].generation, __ATOMIC_ACQUIRE) != (uint32_t)(token >> 32))
         return true;
@@ -131,24 +132,25 @@ static void pause_cpu(void) {
 int vgpu_region_lock_wait(struct vgpu_member *member) {
     uint64_t *lock = &member->region->header.lock;
     uint64_t seen = 0, since_ns = 0, judge_ns = 0;
+    unsigned looks = 0;
     for (unsigned round = 0;; round++) {
         uint64_t owner = __atomic_load_n(lock, __ATOMIC_RELAXED);
-        if (owner == 0) {
-            if (__atomic_compare_exchange_n(lock, &owner, member->token, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-                return 0;
-        }
+        if (owner == 0 &&
+            __atomic_compare_exchange_n(lock, &owner, member->token, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return 0;
         if (round < SPINS) {
             pause_cpu();
             continue;
         }
-        if (owner == 0) continue;
         uint64_t now_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
-        if (owner != seen) { /* another owner than before: there is progress */
+        /* Another owner than before: there is progress. And a thread of this process isn't stopped while we run. */
+        if (owner != seen || owner == member->token) {
             seen = owner;
             since_ns = now_ns;
             judge_ns = now_ns + FIRST_JUDGE_NS;
+            looks = 0;
         }
-        if (now_ns >= judge_ns) {
+        if (owner != 0 && now_ns >= judge_ns) {
             judge_ns = now_ns + NEXT_JUDGE_NS;
             if (vgpu_slot_owner_is_dead(member, owner) &&
                 __atomic_compare_exchange_n(lock, &owner, member->token, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
@@ -158,7 +160,9 @@ int vgpu_region_lock_wait(struct vgpu_member *member) {
                 return 0;
             }
         }
-        if (now_ns - since_ns > GIVE_UP_NS) return -EBUSY;
+        /* Looks are counted too: a container whose processor time is rationed stands still as a whole, and then the
+         * owner isn't to blame. */
+        if (now_ns - since_ns > GIVE_UP_NS && ++looks > LEAST_LOOKS) return -EBUSY;
         if (round < SPINS + 20) {
             sched_yield();
         } else {

@@ -9,3 +9,26 @@ $(BUILD)/tests/core-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
 	$(CC_x86_64) $(filter-out -MMD -MP,$(CORE_CFLAGS)) $(LDFLAGS) -pthread -o $@ $< $(CORE_SOURCES)
 
 all: $(BUILD)/tests/core-region $(BUILD)/tests/core-table $(BUILD)/tests/core-limits
+
+# The same parts with named steps, at which a test kills or stops the process.
+$(BUILD)/tests/core-steps: CORE_CFLAGS += -DVGPU_WITH_STEPS
+all: $(BUILD)/tests/core-steps
+all: $(BUILD)/tests/core-fuzz
+
+# `make debug`: the same programs under sanitizers. ziglang brings no runtime for the address sanitizer, so the machine's
+# compiler is used; it is needed for nothing else.
+DEBUG_CC ?= $(shell command -v clang || command -v gcc || echo no-compiler-with-sanitizers)
+CORE_PROGRAMS := region steps table limits fuzz
+
+$(BUILD)/debug/core-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
+	@mkdir -p $(@D)
+	$(DEBUG_CC) $(filter-out -MMD -MP -O2 -fno-sanitize=all,$(CORE_CFLAGS)) -O1 -D_GNU_SOURCE \
+		-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -pthread -o $@ $< $(CORE_SOURCES)
+
+$(BUILD)/debug/tsan-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
+	@mkdir -p $(@D)
+	$(DEBUG_CC) $(filter-out -MMD -MP -O2 -fno-sanitize=all,$(CORE_CFLAGS)) -O1 -D_GNU_SOURCE -fsanitize=thread -pthread \
+		-o $@ $< $(CORE_SOURCES)
+
+$(BUILD)/debug/core-steps: CORE_CFLAGS += -DVGPU_WITH_STEPS
+debug: $(CORE_PROGRAMS:%=$(BUILD)/debug/core-%) $(BUILD)/debug/tsan-region

@@ -13,7 +13,7 @@ from tests.conftest import BUILD, ROOT
 def cases() -> list[tuple[str, str]]:
     """(program, case), read from the sources so that collecting needs no build."""
     found = []
-    for program in ("region", "table"):
+    for program in ("region", "steps", "table"):
         source = (ROOT / "csrc" / "tests" / f"core_{program}.c").read_text(encoding="utf-8")
         found += [(program, case) for case in re.findall(r"^        CASE\((\w+)\)", source, re.MULTILINE)]
     return found
