@@ -49,18 +49,18 @@ typedef enum nvmlReturn_enum {
     NVML_ERROR_UNKNOWN = 999,
 } nvmlReturn_t;
 
-#define NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE    32
-#define NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE 16
-#define NVML_DEVICE_UUID_BUFFER_SIZE          80
-#define NVML_DEVICE_UUID_V2_BUFFER_SIZE       96
-#define NVML_DEVICE_NAME_BUFFER_SIZE          64
-#define NVML_DEVICE_NAME_V2_BUFFER_SIZE       96
-#define NVML_DEVICE_SERIAL_BUFFER_SIZE        30
+#define NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE     32
+#define NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE  16
+#define NVML_DEVICE_UUID_BUFFER_SIZE           80
+#define NVML_DEVICE_UUID_V2_BUFFER_SIZE        96
+#define NVML_DEVICE_NAME_BUFFER_SIZE           64
+#define NVML_DEVICE_NAME_V2_BUFFER_SIZE        96
+#define NVML_DEVICE_SERIAL_BUFFER_SIZE         30
 #define NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE 80
-#define NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE  80
-#define NVML_VALUE_NOT_AVAILABLE              (-1) /* usedGpuMemory of a process whose memory can't be told */
-#define NVML_INIT_FLAG_NO_GPUS                1
-#define NVML_INIT_FLAG_NO_ATTACH              2
+#define NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE   80
+#define NVML_VALUE_NOT_AVAILABLE               (-1) /* usedGpuMemory of a process whose memory can't be told */
+#define NVML_INIT_FLAG_NO_GPUS                 1
+#define NVML_INIT_FLAG_NO_ATTACH               2
 
 #define NVML_STRUCT_VERSION(data, ver) ((unsigned int)(sizeof(nvml##data##_v##ver##_t) | ((unsigned int)(ver) << 24U)))
 
@@ -197,16 +197,16 @@ typedef struct nvmlEventData_st {
 } nvmlEventData_t;
 
 enum { /* nvmlEnableState_t, nvmlBrandType_t, nvmlTemperatureSensors_t, nvmlComputeMode_t, nvmlPstates_t */
-    NVML_FEATURE_DISABLED = 0,
-    NVML_FEATURE_ENABLED = 1,
-    NVML_BRAND_UNKNOWN = 0,
-    NVML_BRAND_TESLA = 2,
-    NVML_BRAND_NVIDIA = 14,
-    NVML_TEMPERATURE_GPU = 0,
-    NVML_COMPUTEMODE_DEFAULT = 0,
-    NVML_PSTATE_0 = 0,
-    NVML_PSTATE_8 = 8,
-    NVML_GPU_VIRTUALIZATION_MODE_NONE = 0,
+       NVML_FEATURE_DISABLED = 0,
+       NVML_FEATURE_ENABLED = 1,
+       NVML_BRAND_UNKNOWN = 0,
+       NVML_BRAND_TESLA = 2,
+       NVML_BRAND_NVIDIA = 14,
+       NVML_TEMPERATURE_GPU = 0,
+       NVML_COMPUTEMODE_DEFAULT = 0,
+       NVML_PSTATE_0 = 0,
+       NVML_PSTATE_8 = 8,
+       NVML_GPU_VIRTUALIZATION_MODE_NONE = 0,
 };
 
 #endif

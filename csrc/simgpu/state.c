@@ -46,7 +46,7 @@ static bool parse_mib(const char **text, uint64_t *bytes) {
     errno = 0;
     if (**text < '0' || **text > '9') return false;
     unsigned long long mib = strtoull(*text, &end, 10);
-    if (errno || mib > UINT64_C(1) << 30 || (*end && *end != ':')) return false;
+    if (errno || mib > UINT64_C(1) << 30 || (*end && (*end != ':' || !end[1]))) return false;
     *bytes = mib * SIM_MIB;
     *text = *end ? end + 1 : end;
     return true;
