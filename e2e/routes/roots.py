@@ -15,24 +15,26 @@ class UnavailableError(RuntimeError):
     """A root folder can't be made here; the message says what is missing and how to come by it."""
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Folder for what is fetched once."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kai-resource-isolator" / "routes"
 
 
-def _require(program: str, package: str) -> None:
+def require(program: str, package: str) -> None:
+    """Say which package is missing where a program is."""
     if not shutil.which(program):
         raise UnavailableError(f"the route tests need {program}: apt-get install {package}")
 
 
 def provide(suite: str, arch: str) -> Path:
     """The root folder of a Debian release for `amd64` or `arm64`; unpacked, not configured: that is enough to run."""
-    root = _cache() / f"{suite}-{arch}"
+    root = cache() / f"{suite}-{arch}"
     if root.exists():
         return root
     if os.geteuid() != 0:
-        raise UnavailableError(f"debootstrap must be root: run the route tests once as root, which fills {_cache()}")
-    _require("debootstrap", "debootstrap")
+        raise UnavailableError(f"debootstrap must be root: run the route tests once as root, which fills {cache()}")
+    require("debootstrap", "debootstrap")
     partial = root.with_name(f"{root.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
@@ -62,14 +64,14 @@ def install(root: Path, programs: Path, library: Path) -> tuple[Path, Path]:
 
 def chrooted(root: Path, command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Start a program with `root` as its /."""
-    _require("chroot", "coreutils")
+    require("chroot", "coreutils")
     inner = [f"{name}={value}" for name, value in environment.items()]
     return ["chroot", str(root), "/usr/bin/env", "-i", *inner, *command], {"PATH": os.environ["PATH"]}
 
 
 def emulated(root: Path, command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Start an aarch64 program under qemu-user, which looks files up below `root` first."""
-    _require(EMULATOR, "qemu-user-static")
+    require(EMULATOR, "qemu-user-static")
     variables = [part for name, value in environment.items() if name != "PATH" for part in ("-E", f"{name}={value}")]
     program, *arguments = command
     outside = str(root / Path(program).relative_to("/"))
