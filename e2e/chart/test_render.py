@@ -103,7 +103,7 @@ def test_every_container_is_hardened(settings: Settings) -> None:
 def test_only_the_monitor_keeps_capabilities_and_the_hosts_pids(settings: Settings) -> None:
     pods = render(settings).pods()
     added = {name: pod["containers"][0]["securityContext"]["capabilities"].get("add") for name, pod in pods.items()}
-    assert added == {"webhook": None, "libsync": None, "monitor": ["SETGID", "SETUID"]}
+    assert added == {"webhook": None, "libsync": None, "monitor": ["SETGID", "SETPCAP", "SETUID"]}
     assert {name for name, pod in pods.items() if pod.get("hostPID")} == {"monitor"}
     assert pods["webhook"]["securityContext"]["runAsNonRoot"] is True
 
@@ -205,6 +205,7 @@ def test_preset_decides_paths_and_runtime(
     assert pods["monitor"].get("runtimeClassName") == runtime_class
     assert pods["monitor"]["containers"][0]["securityContext"].get("privileged") is privileged
     assert len(made.all("SecurityContextConstraints")) == (1 if preset == "openshift" else 0)
+    assert len(made.all("ResourceQuota")) == (1 if preset == "gke-cos" else 0)
 
 
 def test_what_the_user_gives_wins_over_the_preset(settings: Settings) -> None:
@@ -223,10 +224,14 @@ def test_what_the_user_gives_wins_over_the_preset(settings: Settings) -> None:
 
 def test_prometheus_objects_come_only_where_their_kind_is_known(settings: Settings) -> None:
     values = ["--set=monitor.podMonitor.enabled=true", "--set=monitor.prometheusRule.enabled=true"]
+    values.append("--set=webhook.podMonitor.enabled=true")
     kinds = {"PodMonitor", "PrometheusRule", "ServiceMonitor"}
     assert kinds.isdisjoint(document["kind"] for document in render(settings, *values).objects)
     made = render(settings, *values, PROMETHEUS)
     assert {document["kind"] for document in made.objects} & kinds == {"PodMonitor", "PrometheusRule"}
+    ports = {monitor["spec"]["podMetricsEndpoints"][0]["port"] for monitor in made.all("PodMonitor")}
+    assert ports == {"metrics"}
+    assert len(made.all("PodMonitor")) == 2
 
 
 def test_cert_manager_takes_over_the_certificate(settings: Settings) -> None:
