@@ -171,6 +171,50 @@ def named(function: str, owner: int, name: str) -> list[int]:
     return out(function, owner, ctypes.c_char_p(name.encode()))
 
 
+class _AllocNode(ctypes.Structure):
+    _fields_ = (
+        ("pool", _PoolProps),
+        ("access", pointer),
+        ("access_count", size_t),
+        ("bytes", size_t),
+        ("address", u64),
+    )
+
+
+def graph_alloc(graph: int, size: int, after: int = 0) -> list[int]:
+    """An allocation node: result, node, address."""
+    node, before = u64(0), u64(after)
+    parameters = _AllocNode(_PoolProps(1, 0, 1, 0), None, 0, size, 0)
+    many = 1 if after else 0
+    result = call(
+        "cuGraphAddMemAllocNode",
+        ctypes.byref(node), graph, ctypes.byref(before), many, ctypes.byref(parameters),
+    )  # fmt: skip
+    return [result, node.value, parameters.address]
+
+
+def graph_free(graph: int, address: int, after: int) -> list[int]:
+    node, before = u64(0), u64(after)
+    result = call("cuGraphAddMemFreeNode", ctypes.byref(node), graph, ctypes.byref(before), 1, address)
+    return [result, node.value]
+
+
+def graph_child(graph: int, child: int) -> list[int]:
+    return out("cuGraphAddChildGraphNode", graph, 0, 0, child)
+
+
+def captured(size: int, free: bool) -> list[int]:
+    """A graph recorded from a stream that allocates, and frees again: result, graph."""
+    stream, graph, address = u64(0), u64(0), u64(0)
+    call("cuStreamCreate", ctypes.byref(stream), 1)
+    results = [call("cuStreamBeginCapture_v2", stream.value, 0)]
+    results.append(call("cuMemAllocAsync", ctypes.byref(address), size, stream.value))
+    if free:
+        results.append(call("cuMemFreeAsync", address.value, stream.value))
+    results.append(call("cuStreamEndCapture", stream.value, ctypes.byref(graph)))
+    return [max(results), graph.value]
+
+
 def nvml() -> list[list[int]]:
     """Total, used, free of device 0 by nvmlDeviceGetMemoryInfo and _v2; results first."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
