@@ -36,9 +36,9 @@ void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_me
     measure->has_processes = measure->has_free = false;
     measure->device = device;
     measure->buffer_bytes = member->region->slots[member->slot].used_bytes[device][VGPU_KIND_BUFFER];
-    /* Kept initialised: the first time costs milliseconds, and modules are loaded by the hundred. */
-    if (!process->nvml_held && process->nvml_total_bytes[device] && vgpu_real_load_nvml())
-        process->nvml_held = real_nvmlInit_v2() == NVML_SUCCESS;
+    /* Kept initialised: the first time costs milliseconds, and modules are loaded by the hundred. Asked also where NVML
+     * told no total: it lists the processes of a card with unified memory and of a MIG device all the same. */
+    if (!process->nvml_held && vgpu_real_load_nvml()) process->nvml_held = real_nvmlInit_v2() == NVML_SUCCESS;
     if (process->nvml_held) {
         if (real_nvmlDeviceGetHandleByUUID(member->region->devices[device].uuid, &handle) == NVML_SUCCESS) {
             measure->has_processes = processes(handle, measure);

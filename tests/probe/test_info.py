@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Card
 from tests.probe.conftest import MIB, Probe
 
@@ -66,3 +68,13 @@ def test_mig_device_goes_by_its_own_uuid(make_card: Callable[..., Card], tmp_pat
     (device,) = Probe(card, tmp_path).json("info")["devices"]
     assert device["uuid"] == card.truth()[0]["uuid"]
     assert device["nvml"]["total_bytes"] == 9984 * MIB
+
+
+@pytest.mark.parametrize("name", ["T4", "A100", "GB10", "MIG-1g.10gb"])
+def test_context_is_counted_as_the_card_counts_it(make_card: Callable[..., Card], tmp_path: Path, name: str) -> None:
+    """Also where NVML tells no total: on a card with unified memory, and of a MIG device."""
+    probe = Probe(make_card(name), tmp_path, "4g")
+    with probe.holding("1GiB"):
+        slots = probe.json("region", str(probe.region))["slots"]
+        (context,) = {d["context_bytes"] for slot in slots for d in slot["devices"] if d["context_bytes"]}
+        assert context == probe.card.truth()[0]["processes"][0]["context_bytes"]
