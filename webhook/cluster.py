@@ -12,6 +12,7 @@ from kubernetes import client, config
 
 from webhook import names
 from webhook.config import Cluster
+from webhook.health import Health
 from webhook.keeper import ConflictError
 from webhook.log import event
 
@@ -123,8 +124,10 @@ def _decode(value: str) -> bytes:
 class WatchedNamespaces:
     """The labels that decisions need, of all namespaces, kept current by a watch. Reviews read them from memory."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: client.ApiClient, health: Health) -> None:
         self._core = client.CoreV1Api(api)
+        self._health = health
+        self._health.report("namespaces", "their labels aren't known yet")
         self._labels: dict[str, dict[str, str]] = {}
         self._stop = threading.Event()
 
@@ -145,6 +148,7 @@ class WatchedNamespaces:
         while not self._stop.is_set():
             try:
                 version = self._list()
+                self._health.report("namespaces")  # from now on known, if perhaps not the newest
                 complaint = ""
                 while not self._stop.is_set():
                     version = self._watch(version)

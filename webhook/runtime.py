@@ -55,7 +55,7 @@ class Runtime:
         from webhook import cluster  # noqa: PLC0415
 
         api = cluster.connect(tls.cluster)
-        watched = cluster.WatchedNamespaces(api)
+        watched = cluster.WatchedNamespaces(api, self.health)
         watched.start()
         self._closing.append(watched.close)
         self.namespaces = watched

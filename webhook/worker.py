@@ -11,7 +11,9 @@ What is changed, and why:
   503: endpoints and clients have gone elsewhere before the socket closes.
 """
 
+import errno
 import logging
+import resource
 import selectors
 import time
 from concurrent.futures import Future
@@ -29,6 +31,7 @@ from webhook.runtime import Runtime
 _LINGER_SECONDS = 2.0
 _SWEEP_SECONDS = 0.25
 _ACCEPTS_AT_ONCE = 64
+_OTHER_DESCRIPTORS = 64
 # Above this a body's parsing would hold up the others for longer than the hand-over costs.
 _LARGE_BYTES = 64 << 10
 
@@ -53,6 +56,9 @@ class ReviewWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
         self._limits = Limits(self._server.max_body_bytes, tls.client_names)
         # Enough for many ordinary reviews beside a few of the largest.
         self._buffer_limit = 4 * self._server.max_body_bytes
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = min(hard, self._server.max_connections + _OTHER_DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
         super().init_process()
 
     @property
@@ -113,10 +119,10 @@ class ReviewWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 sock, client = listener.accept()
-            except OSError:  # none waits, or it was gone again, or no descriptor is left
-                if self.nr_conns >= self._server.max_connections:
-                    self._make_room()
-                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._make_room()  # else the listener would be ready again and again
+                return  # none waits, or it was gone again
             context = None
             if self.app.is_secure(listener.getsockname()):
                 context = self._runtime.contexts.current

@@ -23,6 +23,7 @@ from webhook.authority import Bundle, Lifetimes
 ROOT = Path(__file__).parents[2]
 LIFETIMES = Lifetimes(ca=timedelta(days=30), certificate=timedelta(days=10), settling=timedelta(0))
 START_SECONDS = 30
+NAMESPACE = "team"
 
 
 def free_port() -> int:
@@ -93,10 +94,11 @@ class Webhook:
     def records(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
-    def rss_bytes(self) -> int:
-        """Memory of the worker process and its parent."""
-        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (self.process.pid, self.worker)]
-        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+    def memory_bytes(self) -> int:
+        """Memory of both processes, pages that they share counted once, as a container's limit counts them."""
+        rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in (self.process.pid, self.worker)]
+        lines = [line for rollup in rollups for line in rollup.splitlines() if line.startswith("Pss:")]
+        return sum(int(line.split()[1]) << 10 for line in lines)
 
     @property
     def worker(self) -> int:
@@ -155,7 +157,7 @@ def pod(**annotations: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "job", "namespace": "team", "annotations": named},
+        "metadata": {"name": "job", "namespace": NAMESPACE, "annotations": named},
         "spec": {
             "schedulerName": "kai-scheduler",
             "containers": [{"name": "main", "image": "registry.example/cuda:12"}],
@@ -172,7 +174,7 @@ def review(pod_object: Any, uid: str = "5f1c5c3e-0000-4000-8000-000000000001", *
         "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
         "requestResource": {"group": "", "version": "v1", "resource": "pods"},
         "name": "job",
-        "namespace": "team",
+        "namespace": NAMESPACE,
         "operation": "CREATE",
         "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
         "object": pod_object,

@@ -88,7 +88,7 @@ def test_client_that_never_reads_is_let_go(strained: Webhook) -> None:
 def test_many_large_bodies_at_once_leave_memory_flat(strained: Webhook) -> None:
     """Forty bodies of 2.5 MiB that never end: what is held is bounded, and others are served."""
     assert works(strained)
-    before = strained.rss_bytes()
+    before = strained.memory_bytes()
     with ExitStack() as open_sockets:
         for _ in range(40):
             sock = open_sockets.enter_context(strained.raw(timeout=5))
@@ -97,7 +97,7 @@ def test_many_large_bodies_at_once_leave_memory_flat(strained: Webhook) -> None:
             except OSError:
                 continue
         assert works(strained)
-        assert strained.rss_bytes() - before < 48 << 20
+        assert strained.memory_bytes() - before < 48 << 20
 
 
 COSTLY = {"too many": b"[]," * 900_000, "as many as allowed": b"[]," * 180_000, "long": b'"%s",' % (b"x" * 2_900_000)}
@@ -115,7 +115,7 @@ def test_huge_json_is_answered_and_forgotten(strained: Webhook, values: bytes) -
     for thread in threads:
         thread.join()
     assert codes == [400] * 4
-    assert strained.rss_bytes() < 256 << 20
+    assert strained.memory_bytes() < 256 << 20
 
 
 def test_what_was_dropped_is_counted(strained: Webhook) -> None:
