@@ -34,6 +34,7 @@ int cmd_serve(int argc, char **argv) {
     sigset_t signals;
     cmd_block_signals(&signals);
     if (!cmd_join(&view, path, SIM_VIEWER)) return 1;
+    sim_resolve_pids(&view);
     puts("serving");
     fflush(stdout);
     uint64_t end_ns = sim_now_ns() + (uint64_t)(seconds * 1e9);
