@@ -119,15 +119,13 @@ static CUresult run_memory_locked(CUgraph graph) {
 }
 
 static void run_work(CUgraph graph, CUstream stream) {
-    struct sim_holding *holding =
-        &driver.view.state->slot[driver.view.slot].holding[driver.device[stream_context(stream)->device].card];
     for (CUgraphNode node = graph->first; node; node = node->next) {
         if (!node->enabled) continue;
         CUfunction function = node->kernel.func;
         switch (node->type) {
         case CU_GRAPH_NODE_TYPE_KERNEL:
             if (!function) function = (CUfunction)(void *)node->kernel.kern;
-            __atomic_fetch_add(&holding->launches, 1, __ATOMIC_RELAXED);
+            launch_counted(stream_context(stream));
             if (function && function->ns) stream_work(stream, function->ns);
             break;
         case CU_GRAPH_NODE_TYPE_MEMCPY:

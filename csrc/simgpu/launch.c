@@ -4,15 +4,32 @@
 #include "module.h"
 #include "stream.h"
 
+/* One thread of the process counts without an atomic addition, which would cost more than all the rest. */
+static __thread char self __attribute__((tls_model("initial-exec")));
+static char *counter;
+
+static inline void launch_count(CUcontext context) {
+    struct sim_view *view = &driver.view;
+    struct sim_holding *holding = &view->state->slot[view->slot].holding[driver.device[context->device].card];
+    char *owner = __atomic_load_n(&counter, __ATOMIC_RELAXED);
+    if (LIKELY(owner == &self) || (owner == NULL && __atomic_compare_exchange_n(&counter, &owner, &self, false,
+                                                                                __ATOMIC_RELAXED, __ATOMIC_RELAXED)))
+        __atomic_store_n(&holding->launches, holding->launches + 1, __ATOMIC_RELAXED);
+    else
+        __atomic_fetch_add(&holding->other_launches, 1, __ATOMIC_RELAXED);
+}
+
+void launch_counted(CUcontext context) {
+    launch_count(context);
+}
+
 static inline CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, CUstream stream) {
     if (UNLIKELY(!function || function->magic != FUNCTION_MAGIC)) return CUDA_ERROR_INVALID_HANDLE;
     if (UNLIKELY(x == 0 || y == 0 || z == 0)) return CUDA_ERROR_INVALID_VALUE;
     TRY(stream_check(stream));
     if (UNLIKELY(stream_capturing(stream))) return capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL, function);
     if (UNLIKELY(function->library != NULL)) TRY(function_ready(function));
-    struct sim_view *view = &driver.view;
-    __atomic_fetch_add(&view->state->slot[view->slot].holding[driver.device[current_context->device].card].launches, 1,
-                       __ATOMIC_RELAXED);
+    launch_count(current_context);
     if (UNLIKELY(function->ns != 0)) stream_work(stream, function->ns);
     return CUDA_SUCCESS;
 }

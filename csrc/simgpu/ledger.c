@@ -214,7 +214,7 @@ unsigned sim_processes(struct sim_view *view, unsigned card, struct sim_process 
                                       .slot = i,
                                       .contexts = holding->contexts,
                                       .allocations = holding->allocations,
-                                      .launches = holding->launches};
+                                      .launches = holding->launches + holding->other_launches};
         uint64_t bytes = 0;
         for (unsigned kind = 0; kind < SIM_KINDS; kind++)
             bytes += process.bytes[kind] = holding->bytes[kind];

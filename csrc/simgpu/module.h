@@ -53,6 +53,8 @@ void library_forget_modules_locked(CUlibrary library);
 CUresult module_global_locked(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes);
 /* A function that can be launched in the current context: kernels of libraries are loaded into it. */
 CUresult function_ready(CUfunction function);
+/* Counts a kernel that a graph launches in the context (launch.c). */
+void launch_counted(CUcontext context);
 /* Reads a whole file; NULL with *result set. */
 void *file_read(const char *path, CUresult *result);
 /* Answers a loader's JIT options that are outputs: logs stay empty. */

@@ -82,10 +82,11 @@ struct sim_card {
 struct sim_holding {
     uint64_t bytes[SIM_KINDS]; /* private to the process; objects are counted apart */
     uint64_t allocations;      /* live requests of the program, whatever blocks they share */
-    uint64_t launches;
+    uint64_t launches;         /* by the process's first thread that launches */
     uint32_t contexts;
     uint32_t pad0;
-    uint64_t pad[2];
+    uint64_t other_launches; /* by all its other threads */
+    uint64_t pad;
     struct sim_busy busy;
 };
 
