@@ -1,5 +1,6 @@
 """Command line of libsync: `python -m libsync [--once | --check | --uninstall]`."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -29,7 +30,7 @@ def main() -> int:
             return check(settings)
         if settings.mode == "once":
             return 0 if Keeper(settings).look() else 1
-    except RefusalError as error:
+    except (RefusalError, OSError) as error:
         say(str(error))
         return 1
     return watch(settings)
@@ -38,7 +39,7 @@ def main() -> int:
 def check(settings: Settings) -> int:
     """Say whether the node is as this release wants it."""
     release = load_release(settings.library)
-    found = differences(release, settings.target)
+    found = differences(release, settings)
     for sentence in found:
         say(sentence)
     if not found:
@@ -56,11 +57,11 @@ def watch(settings: Settings) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     keeper = Keeper(settings)
+    keeper.retract()
     while not ended.is_set():
         keeper.look()
         ended.wait(settings.interval_seconds)
-    if settings.ready_file is not None:
-        settings.ready_file.unlink(missing_ok=True)
+    keeper.retract()
     return 0
 
 
@@ -71,6 +72,7 @@ class Keeper:
         self._settings = settings
         self._release: Release | None = None
         self._installed = False
+        self._unreported = ""  # why the last look couldn't be reported
         self._status = reports.load(settings.target)
 
     def look(self) -> bool:
@@ -88,9 +90,18 @@ class Keeper:
         try:
             reports.publish(self._status, self._settings.target, self._settings.ready_file)
         except (RefusalError, OSError) as error:
-            say(f"can't report: {error}")
+            if str(error) != self._unreported:
+                say(f"can't report: {error}")
+            self._unreported = str(error)
             return False
+        self._unreported = ""
         return self._status.ready
+
+    def retract(self) -> None:
+        """Take the ready file away: before the first look, for a killed libsync may have left one, and at the end."""
+        if self._settings.ready_file is not None:
+            with contextlib.suppress(OSError):  # where it can't be removed, publish() says so
+                self._settings.ready_file.unlink()
 
     def _report(self, release: Release, written: list[str]) -> None:
         directory = release.directory(self._settings.target)

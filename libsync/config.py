@@ -11,7 +11,8 @@ from libsync.presets import PRESETS
 
 ENVIRONMENT_PREFIX = "KRI_LIBSYNC_"
 MODES = ("watch", "once", "check", "uninstall")
-TRUE, FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+LONGEST_INTERVAL_SECONDS = 86400
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     parser = _parser()
     for action in parser._actions:
         name = ENVIRONMENT_PREFIX + action.dest.upper()
-        if action.dest == "help" or name not in environment:
+        value = environment.get(name, "")
+        if action.dest == "help" or not value:  # an empty one counts as none: charts and shells leave such behind
             continue
-        value = environment[name]
         if action.nargs == 0:
             if value.lower() not in TRUE + FALSE:
                 parser.error(f"{name}: {value!r} is neither true nor false")
@@ -47,8 +48,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     modes = [mode for mode in MODES if getattr(given, mode, False)]
     if len(modes) > 1:
         parser.error(f"--{modes[0]} and --{modes[1]} can't be had together")
-    if not given.interval_seconds > 0:
-        parser.error("--interval-seconds: must be more than 0")
+    if not 0 < given.interval_seconds <= LONGEST_INTERVAL_SECONDS:
+        parser.error(f"--interval-seconds: must be more than 0 and at most {LONGEST_INTERVAL_SECONDS}")
     preset = PRESETS[given.preset]
     target = Path(given.target or preset.base)
     if not target.is_absolute():

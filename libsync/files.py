@@ -29,10 +29,11 @@ def read_regular(path: Path, limit_bytes: int = 64 << 20) -> bytes | None:
         if error.errno == errno.ELOOP:
             raise RefusalError(f"{path} is a symbolic link, which libsync never makes: remove it") from error
         raise RefusalError(f"can't read {path}: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
+        os.close(descriptor)
+        raise RefusalError(f"{path} is no ordinary file of sensible size: remove it")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
-            raise RefusalError(f"{path} is no ordinary file of sensible size: remove it")
         return file.read()
 
 
@@ -44,10 +45,12 @@ def digest(content: bytes) -> str:
 def write_atomically(path: Path, content: bytes, prepare: Callable[[Path], None] | None = None) -> None:
     """Put the content at the path durably: after this it is there whole, after an error the old state is.
 
-    `prepare` may still change the temporary file's attributes (a label) before anybody can see it under its name.
+    `prepare` may still change the temporary file's attributes or try it out before it gets its name. The caller holds
+    the base directory's lock: the temporary name is always the same, so what a killed libsync left goes with the next.
     """
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}"
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}"
     try:
+        temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -1,11 +1,11 @@
-"""Installs into <base>/abi-<n> and repairs there. The content's hash decides what has to be written.
+"""Installs into <base>/abi-<n> and repairs there. The content decides what has to be written.
 
 The manifest goes first: it says that the directory is ours, whatever happens after it. The preload file goes last:
 a pod mounts it with `type: File`, so no pod starts before the library that it names is in place.
 """
 
 import json
-from collections.abc import Callable
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,15 @@ class Release:
         }
         return (json.dumps(fields, indent=1) + "\n").encode()
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What belongs into its directory, in the order in which it is written."""
+        return {
+            names.MANIFEST_FILE: self.manifest,
+            names.LIBRARY_FILE: self.content,
+            names.PRELOAD_FILE: names.PRELOAD_TEXT.encode(),
+        }
+
     def directory(self, base: Path) -> Path:
         """Where it goes: libraries of one abi share a directory, so that two ledgers never serve one container."""
         return base / f"{names.ABI_DIRECTORY_PREFIX}{self.identity.abi}"
@@ -61,67 +70,80 @@ def load_release(library: Path) -> Release:
 def install(release: Release, settings: Settings, ours: bool = False) -> list[str]:
     """Bring the node to the release; what had to be written or changed (nothing: all was well).
 
-    `ours`: the directory is known to be ours even if its manifest is gone. RefusalError leaves what pods use as it was.
+    `ours`: this process has seen the directory in order before, so it is ours even if its manifest is gone.
+    RefusalError leaves what pods use as it was.
     """
     base, directory = settings.target, release.directory(settings.target)
-    prepare = _labeller(settings.selinux_type)
+    selinux_type = settings.selinux_type if selinux.is_enabled() else ""
     node.make_directory(base, parents=True)
     node.check_place(base)
     with node.hold_lock(base):
+        node.check_neighbours(base, directory)
         node.make_directory(directory)
         node.check_place(directory)
-        node.check_neighbours(base, directory)
         files.remove_leftovers(directory)
-        if prepare is not None:
-            prepare(directory)
-        wanted = {
-            names.MANIFEST_FILE: release.manifest,
-            names.LIBRARY_FILE: release.content,
-            names.PRELOAD_FILE: names.PRELOAD_TEXT.encode(),
-        }
-        found = {name: files.read_regular(directory / name) for name in wanted}
+        if selinux_type:
+            selinux.label(directory, selinux_type)
         if not ours:
-            _check_ownership(directory, found, release)
-        stale = [name for name, content in wanted.items() if found[name] != content or _mode_differs(directory / name)]
+            _check_ownership(directory, release)
+        stale = [name for name, content in release.files.items() if _fault(directory / name, content, selinux_type)]
         for name in stale:
-            files.write_atomically(directory / name, wanted[name], prepare)
+            proof = release if name == names.LIBRARY_FILE else None
+            prepare = partial(_prepare, selinux_type=selinux_type, proof=proof)
+            files.write_atomically(directory / name, release.files[name], prepare)
+        if not ours and names.LIBRARY_FILE not in stale:
+            _prove(directory / names.LIBRARY_FILE, release)
         if not node.is_readable_by_all(directory):
             directory.chmod(files.DIRECTORY_MODE)
             stale.append("the directory's mode")
-        if stale:
-            _prove(directory / names.LIBRARY_FILE, release)
     return stale
 
 
-def differences(release: Release, base: Path) -> list[str]:
-    """What isn't as the release wants it, as sentences; changes nothing."""
-    directory = release.directory(base)
-    wanted = {
-        names.LIBRARY_FILE: release.content,
-        names.PRELOAD_FILE: names.PRELOAD_TEXT.encode(),
-        names.MANIFEST_FILE: release.manifest,
-    }
-    found = []
-    for name, content in wanted.items():
-        present = files.read_regular(directory / name)
-        if present is None:
-            found.append(f"{directory / name} is missing")
-        elif present != content:
-            found.append(f"{directory / name} differs from release {release.identity.version}")
-        elif _mode_differs(directory / name):
-            found.append(f"{directory / name} has another mode than {files.FILE_MODE:o}")
-    if not found and not node.is_readable_by_all(directory):
+def differences(release: Release, settings: Settings) -> list[str]:
+    """What isn't as the release wants it, as sentences; changes nothing. RefusalError for an unusable place."""
+    base, directory = settings.target, release.directory(settings.target)
+    selinux_type = settings.selinux_type if selinux.is_enabled() else ""
+    for place in (base, directory):
+        node.refuse_link(place)
+        if not place.is_dir():
+            return [f"{place} is missing"]
+        node.check_place(place)
+    node.check_neighbours(base, directory)
+    faults = (
+        (directory / name, _fault(directory / name, content, selinux_type)) for name, content in release.files.items()
+    )
+    found = [f"{path} {fault}" for path, fault in faults if fault]
+    if not node.is_readable_by_all(directory):
         found.append(f"{directory} can't be read by every container")
+    if not found:
+        _prove(directory / names.LIBRARY_FILE, release)
     return found
 
 
-def _check_ownership(directory: Path, found: dict[str, bytes | None], release: Release) -> None:
+def _fault(path: Path, content: bytes, selinux_type: str) -> str:
+    """What is wrong with a file of ours, "" if nothing is."""
+    present = files.read_regular(path)
+    if present is None:
+        return "is missing"
+    if present != content:
+        return "differs from this release's"
+    status = path.stat()
+    if status.st_mode & 0o7777 != files.FILE_MODE:
+        return f"has another mode than {files.FILE_MODE:o}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {status.st_uid}, who could change it"
+    if selinux_type and selinux.read_type(path) != selinux_type:
+        return f"has another SELinux type than {selinux_type}"
+    return ""
+
+
+def _check_ownership(directory: Path, release: Release) -> None:
     """RefusalError if a library lies under our name that no manifest of ours speaks for."""
-    library = found[names.LIBRARY_FILE]
+    library = files.read_regular(directory / names.LIBRARY_FILE)
     if library is None or library == release.content:
         return
     try:
-        manifest = json.loads(found[names.MANIFEST_FILE] or b"")
+        manifest = json.loads(files.read_regular(directory / names.MANIFEST_FILE) or b"")
         known = isinstance(manifest, dict) and {"version", "abi", "sha256", "arch"} <= manifest.keys()
     except ValueError:
         known = False
@@ -132,15 +154,15 @@ def _check_ownership(directory: Path, found: dict[str, bytes | None], release: R
         )
 
 
+def _prepare(temporary: Path, selinux_type: str, proof: Release | None) -> None:
+    """What is done to a file before it gets its name, so that pods never meet one that they can't use."""
+    if selinux_type:
+        selinux.label(temporary, selinux_type)
+    if proof is not None:
+        _prove(temporary, proof)
+
+
 def _prove(library: Path, release: Release) -> None:
-    """The self-test once more, on the file where pods get it: a mount's or a label's refusal shows only there."""
+    """The self-test once more, on the node's own file system: a mount's or a label's refusal shows only there."""
     if ask_identity(library) != release.identity:
         raise RefusalError(f"self-test: {library} isn't the library that was installed")
-
-
-def _mode_differs(path: Path) -> bool:
-    return path.stat().st_mode & 0o7777 != files.FILE_MODE if path.exists() else True
-
-
-def _labeller(selinux_type: str) -> Callable[[Path], None] | None:
-    return partial(selinux.label, selinux_type=selinux_type) if selinux.is_enabled() else None

@@ -18,7 +18,13 @@ PRESETS = {
     "ordinary": Preset(
         base=DEFAULT_BASE,
         selinux_type="container_file_t",
-        why="Debian, Ubuntu, RHEL, SUSE, Amazon Linux, OpenShift: /var is writable and may be executed from.",
+        why="Debian, Ubuntu, RHEL, SUSE, Amazon Linux: /var is writable and may be executed from.",
+    ),
+    "openshift": Preset(
+        base=DEFAULT_BASE,
+        selinux_type="container_file_t",
+        why="OpenShift on RHEL CoreOS: /usr is read-only, /var may be executed from; SELinux always enforces, "
+        "so libsync needs an SCC that allows hostPath volumes and the type spc_t (the chart brings one).",
     ),
     "gke-cos": Preset(
         base="/home/kubernetes/bin/kai-resource-isolator",

@@ -25,7 +25,7 @@ def label(path: Path, selinux_type: str, set_attribute: SetAttribute = os.setxat
     try:
         set_attribute(path, ATTRIBUTE, wanted.encode() + b"\0")
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP) and _type_of(path) == selinux_type:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP) and read_type(path) == selinux_type:
             return
         raise RefusalError(
             f"can't set the SELinux label {wanted} on {path}: {error.strerror}; "
@@ -33,7 +33,8 @@ def label(path: Path, selinux_type: str, set_attribute: SetAttribute = os.setxat
         ) from error
 
 
-def _type_of(path: Path) -> str:
+def read_type(path: Path) -> str:
+    """The SELinux type of a file or directory, "" if it has none."""
     try:
         fields = os.getxattr(path, ATTRIBUTE).rstrip(b"\0").decode().split(":")
     except (OSError, ValueError):

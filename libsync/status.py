@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from libsync import files, names
+from libsync import files, names, node
 from libsync.errors import RefusalError
 
 
@@ -29,7 +29,11 @@ def load(base: Path) -> Status:
 
 
 def publish(status: Status, base: Path, ready_file: Path | None) -> None:
-    """Write both where they changed. A base that can't be written is told by the refusal itself: no error here."""
+    """Write both where they changed; the ready file first. OSError, RefusalError where that can't be done.
+
+    A base that can't be written is told by the refusal itself: no error here. Where nothing of ours lies (a wrong
+    --target, perhaps) nothing is written.
+    """
     if ready_file is not None:
         if status.ready:
             ready_file.parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +43,9 @@ def publish(status: Status, base: Path, ready_file: Path | None) -> None:
     content = (json.dumps(asdict(status), indent=1) + "\n").encode()
     path = base / names.STATUS_FILE
     try:
-        if base.is_dir() and files.read_regular(path) != content:
-            files.write_atomically(path, content)
-    except RefusalError:
+        if any(base.glob(names.ABI_DIRECTORY_PREFIX + "*")) and files.read_regular(path) != content:
+            with node.hold_lock(base):
+                files.write_atomically(path, content)
+    except (RefusalError, OSError):
         if status.ready:
             raise

@@ -13,14 +13,16 @@ _OUR_DIRECTORY = re.compile(re.escape(names.ABI_DIRECTORY_PREFIX) + r"[0-9]+")
 def uninstall(base: Path) -> list[Path]:
     """Remove each abi's directory that nothing uses; the removed ones. RefusalError if one had to stay.
 
-    A pod that was given the directory but runs no process just now (it waits for a restart) can't be seen; its next
-    container doesn't start then, it never runs uncapped.
+    Only processes can be seen. A pod that was given the directory and runs none with the library just now (it waits
+    for a restart, or all its programs are static) would start its next program without it: drain the node first.
     """
+    node.refuse_link(base)
     if not base.is_dir():
         return []
     removed, used = [], []
     with node.hold_lock(base):
         for directory in sorted(path for path in base.iterdir() if _OUR_DIRECTORY.fullmatch(path.name)):
+            node.refuse_link(directory)
             if node.is_in_use(directory / names.LIBRARY_FILE):
                 used.append(directory)
                 continue
@@ -37,7 +39,7 @@ def uninstall(base: Path) -> list[Path]:
             removed.append(directory)
         if used:
             raise RefusalError(
-                f"{', '.join(map(str, used))}: processes use the library; "
+                f"{', '.join(map(str, used))}: processes use the library (or this file system can't tell); "
                 "end the pods that have a share, then try again"
             )
         (base / names.STATUS_FILE).unlink(missing_ok=True)

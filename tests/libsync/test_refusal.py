@@ -1,12 +1,15 @@
 """Each node that would end up with uncapped or broken pods is refused, with a sentence that says what to do."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from libsync import selinux
+from libsync import node, selinux
+from libsync.config import Settings
 from libsync.errors import RefusalError
+from libsync.install import differences, install, load_release
 from tests.libsync.conftest import Build, Run
 
 # Mounts need root or a user namespace; inside it they end with the command.
@@ -60,7 +63,7 @@ def test_another_products_files_are_refused_and_stay(build_library: Build, libsy
     (base / "libvgpu.so").write_bytes(b"HAMi's")
     refused(libsync("--target", base, "--library", build_library(), "--once"), "another product", "--target")
     assert (base / "libvgpu.so").read_bytes() == b"HAMi's"
-    assert [path.name for path in (base / "abi-1").iterdir()] == []
+    assert [path.name for path in base.iterdir()] == ["libvgpu.so"]
 
 
 def test_a_foreign_library_under_our_name_is_refused_and_stays(
@@ -88,6 +91,50 @@ def test_a_link_under_our_name_is_never_followed(build_library: Build, libsync: 
     (directory / "ld.so.preload").symlink_to(victim)
     refused(libsync("--target", tmp_path / "base", "--library", build_library(), "--once"), "symbolic link")
     assert victim.read_bytes() == b"precious"
+
+
+def test_a_directory_under_a_files_name_is_refused(build_library: Build, libsync: Run, tmp_path: Path) -> None:
+    """A container runtime makes one where a mount's source is missing."""
+    (tmp_path / "base" / "abi-1" / "ld.so.preload").mkdir(parents=True)
+    done = libsync("--target", tmp_path / "base", "--library", build_library(), "--once")
+    refused(done, f"{tmp_path}/base/abi-1/ld.so.preload is no ordinary file", "remove it")
+
+
+@pytest.mark.parametrize("name", ["base", "base/abi-1"])
+def test_a_link_in_place_of_a_directory_is_refused_by_install_and_uninstall(
+    name: str, build_library: Build, libsync: Run, tmp_path: Path
+) -> None:
+    """What lies behind it may look as ours does, and stays."""
+    libsync("--target", tmp_path / "other", "--library", build_library(), "--once")
+    link = tmp_path / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "other" if name == "base" else tmp_path / "other" / "abi-1")
+    for mode in ("--once", "--uninstall", "--check"):
+        done = libsync("--target", tmp_path / "base", "--library", build_library("1.1"), mode)
+        refused(done, f"{link} is a symbolic link")
+    assert (tmp_path / "other" / "abi-1" / "libvgpu.so").read_bytes() == build_library().read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "word"),
+    [(0o755, (12345, 0), "uid 12345"), (0o775, (0, 12345), "gid 12345"), (0o757, (0, 0), "everybody")],
+)
+def test_a_directory_that_somebody_else_can_change_is_refused(
+    mode: int, owner: tuple[int, int], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.stat_result((0o40000 | mode, 1, 1, 2, *owner, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "stat", lambda _: status)
+    with pytest.raises(RefusalError, match=word):
+        node.check_place(tmp_path)
+
+
+def test_who_may_not_make_the_directory_is_told_to_be_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", deny)
+    with pytest.raises(RefusalError, match="Permission denied; run libsync as root"):
+        node.make_directory(tmp_path / "base", parents=True)
 
 
 def test_a_base_that_is_a_file_is_refused(build_library: Build, libsync: Run, tmp_path: Path) -> None:
@@ -132,7 +179,33 @@ def test_a_full_disk_leaves_the_old_release_whole(build_library: Build, libsync:
     refused(done, "No space left on device", "nothing was left half-written")
 
 
-def test_selinux_label_is_set_before_the_file_gets_its_name(tmp_path: Path) -> None:
+def test_labels_are_there_before_the_names_and_are_repaired(
+    build_library: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`restorecon` gives the files of /var another type, with which containers may not map them."""
+    labels: dict[int, str] = {}
+
+    def label(path: Path, selinux_type: str) -> None:
+        assert path.is_dir() or path.name.startswith(".libsync-"), "labelled too late"
+        labels[path.stat().st_ino] = selinux_type
+
+    monkeypatch.setattr(selinux, "is_enabled", lambda: True)
+    monkeypatch.setattr(selinux, "label", label)
+    monkeypatch.setattr(selinux, "read_type", lambda path: labels.get(path.stat().st_ino, ""))
+    release = load_release(build_library())
+    settings = Settings(tmp_path / "base", build_library(), "once", 60.0, None, "container_file_t")
+    install(release, settings)
+    directory = tmp_path / "base" / "abi-1"
+    inodes = [path.stat().st_ino for path in (directory, *directory.iterdir())]
+    assert {labels.get(inode) for inode in inodes} == {"container_file_t"}
+    assert differences(release, settings) == []
+    labels[(directory / "libvgpu.so").stat().st_ino] = "var_lib_t"
+    assert "SELinux type" in differences(release, settings)[0]
+    assert install(release, settings, ours=True) == ["libvgpu.so"]
+    assert labels[(directory / "libvgpu.so").stat().st_ino] == "container_file_t"
+
+
+def test_the_label_is_the_kernels_attribute(tmp_path: Path) -> None:
     calls = []
     selinux.label(tmp_path, "container_file_t", lambda *call: calls.append(call))
     assert calls == [(tmp_path, "security.selinux", b"system_u:object_r:container_file_t:s0\0")]
