@@ -21,11 +21,14 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _CONTINUE = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
 
 REASONS = {
+    400: "Bad Request",
     403: "Forbidden",
     408: "Request Timeout",
     411: "Length Required",
     413: "Content Too Large",
+    414: "URI Too Long",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 
@@ -69,6 +72,7 @@ class Connection:
         self.events = EVENT_READ
         self.deadline = 0.0
         self.lingering = False
+        self.closed = False
         self.refusal = (0, "")
         self.buffer = bytearray()
         self._context = context
@@ -181,6 +185,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket."""
+        self.closed = True
         with suppress(OSError):
             self.sock.close()
 

@@ -32,6 +32,7 @@ _LINGER_SECONDS = 2.0
 _SWEEP_SECONDS = 0.25
 _ACCEPTS_AT_ONCE = 64
 _OTHER_DESCRIPTORS = 64
+_PARSE_CODES = {http.errors.LimitRequestLine: 414, http.errors.LimitRequestHeaders: 431}
 # Above this a body's parsing would hold up the others for longer than the hand-over costs.
 _LARGE_BYTES = 64 << 10
 
@@ -156,6 +157,14 @@ class ReviewWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
     def _readable(self, conn: Connection) -> None:
         if conn not in self._fresh and conn not in self._known:
             return  # closed by an earlier event of the same turn
+        try:
+            self._proceed(conn)
+        except Exception:  # one connection's accident must not end the loop
+            event(logging.ERROR, "connection failed", exc_info=True, client=conn.client[0])
+            self._leave(conn)
+            self._drop(conn)
+
+    def _proceed(self, conn: Connection) -> None:
         was_idle, was_waiting_for, sock = conn.idle, conn.events, conn.sock
         before = len(conn.buffer)
         progress = conn.advance()
@@ -191,20 +200,24 @@ class ReviewWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
 
     def _answer(self, conn: Connection, request: bytes) -> bool:
         """Answer one request. Returns whether the connection goes on."""
-        req = None
         try:
             req = next(http.get_parser(self.cfg, [request], conn.client))
             req.scheme = "https" if conn.secure else "http"
             return bool(self.handle_request(req, conn))
-        except (http.errors.NoMoreData, StopIteration, OSError):
-            return False
-        except Exception as error:
-            self._runtime.metrics.http_errors.labels("parse").inc()
-            self.handle_error(req, conn.sock, conn.client, error)
-            return False
+        except http.errors.ParseException as error:
+            conn.refusal = (_PARSE_CODES.get(type(error), 400), "not a valid HTTP request")
+        except (StopIteration, OSError):  # the answer could not be written
+            pass
+        except Exception:
+            event(logging.ERROR, "request failed", exc_info=True)
+            conn.refusal = (500, "internal error, see the webhook's log")
+        return False
 
     def _answered(self, conn: Connection, keep: bool) -> None:
         conn.served += 1
+        if conn.refusal[0]:
+            self._refuse(conn, *conn.refusal)
+            return
         if not keep:
             self._linger(conn)
             return
@@ -229,6 +242,8 @@ class ReviewWorker(ThreadWorker):  # type: ignore[misc] # gunicorn has no types
             self._drop(conn)
 
     def _drop(self, conn: Connection, cause: str = "") -> None:
+        if conn.closed:
+            return
         if cause:
             self._runtime.metrics.connections_dropped.labels(cause).inc()
         self._fresh.pop(conn, None)
