@@ -36,16 +36,22 @@ static CUresult expect(struct vgpu_process *process, CUdevice ordinal, struct bi
     return CUDA_SUCCESS;
 }
 
-/* Settles the charge; on failure the caller takes the context down. */
-static CUresult born(struct vgpu_process *process, const struct birth *birth, struct vgpu_context *context) {
-    uint64_t otherwise = process->context_estimate_bytes[birth->device];
+/* Settles the charge; on failure the caller takes the context down. A handle that is known already (a green context may
+ * be the primary one under another name) stays what it is. */
+static CUresult born(struct vgpu_process *process, const struct birth *birth, struct vgpu_context *context,
+                     uint64_t least_bytes) {
+    uint64_t estimate = process->context_estimate_bytes[birth->device];
+    uint64_t otherwise = least_bytes == 0 ? 0 : estimate ? estimate : FIRST_ESTIMATE_BYTES;
     context->device = (uint8_t)birth->device;
-    context->bytes = vgpu_measure_end(process, &birth->before, LEAST_BYTES, MOST_BYTES,
-                                      otherwise ? otherwise : FIRST_ESTIMATE_BYTES);
+    context->bytes = vgpu_measure_end(process, &birth->before, least_bytes, MOST_BYTES, otherwise);
     CUresult result = vgpu_settle(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes, context->bytes);
     if (result != CUDA_SUCCESS) return result;
-    process->context_estimate_bytes[birth->device] = context->bytes;
-    vgpu_context_enter(process, context); /* where there are too many to follow, it is charged until the process ends */
+    if (least_bytes) process->context_estimate_bytes[birth->device] = context->bytes;
+    uint16_t known = vgpu_context_number(process, context->handle);
+    if (known)
+        process->contexts[known - 1].bytes += context->bytes;
+    else /* where there are too many to follow, it is charged until the process ends */
+        vgpu_context_enter(process, context);
     return CUDA_SUCCESS;
 }
 
@@ -67,7 +73,7 @@ static void stillborn(struct vgpu_process *process, const struct birth *birth) {
                 stillborn(process, &birth);                                                                            \
             } else {                                                                                                   \
                 struct vgpu_context context = {.handle = *(pctx)};                                                     \
-                result = born(process, &birth, &context);                                                              \
+                result = born(process, &birth, &context, LEAST_BYTES);                                                 \
                 if (result != CUDA_SUCCESS) real_cuCtxDestroy_v2(*(pctx));                                             \
             }                                                                                                          \
         }                                                                                                              \
@@ -130,7 +136,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
             stillborn(process, &birth);
         } else {
             struct vgpu_context context = {.handle = *pctx, .primary = true};
-            result = born(process, &birth, &context);
+            result = born(process, &birth, &context, LEAST_BYTES);
             if (result != CUDA_SUCCESS) real_cuDevicePrimaryCtxRelease_v2(dev);
         }
     }
@@ -223,22 +229,32 @@ CUresult cuCtxDetach(CUcontext ctx) {
     return result;
 }
 
-/* A green context is a slice of the primary context, with a context of its own for those who need one. */
+/* A green context is a slice of the primary context, which it brings to life and keeps alive. What it takes beside that
+ * goes with it. */
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
     VGPU_BEGIN(process, real_cuGreenCtxCreate(phCtx, desc, dev, flags));
-    struct birth birth;
+    struct birth birth = {.reserved_bytes = 0};
     if (!phCtx || dev < 0 || dev >= process->cuda_devices) return real_cuGreenCtxCreate(phCtx, desc, dev, flags);
     vgpu_private_lock(&process->birth_lock);
-    CUresult result = expect(process, dev, &birth);
+    CUresult result = CUDA_SUCCESS;
+    if (primary_is_active(dev)) {
+        birth.device = process->index_of[dev];
+        vgpu_measure_start(process, birth.device, &birth.before);
+    } else {
+        result = expect(process, dev, &birth);
+    }
     if (result == CUDA_SUCCESS) {
+        bool first = birth.reserved_bytes != 0;
         result = real_cuGreenCtxCreate(phCtx, desc, dev, flags);
         if (result != CUDA_SUCCESS) {
             stillborn(process, &birth);
         } else {
-            struct vgpu_context context = {.green = *phCtx};
-            if (real_cuCtxFromGreenCtx(&context.handle, *phCtx) != CUDA_SUCCESS)
-                context.handle = (CUcontext)(void *)*phCtx;
-            result = born(process, &birth, &context);
+            struct vgpu_context context = {.green = first ? NULL : *phCtx, .primary = first};
+            if (!first)
+                real_cuCtxFromGreenCtx(&context.handle, *phCtx);
+            else if (real_cuDevicePrimaryCtxRetain(&context.handle, dev) == CUDA_SUCCESS)
+                real_cuDevicePrimaryCtxRelease_v2(dev); /* only its handle was wanted */
+            result = born(process, &birth, &context, first ? LEAST_BYTES : 0);
             if (result != CUDA_SUCCESS) real_cuGreenCtxDestroy(*phCtx);
         }
     }
@@ -253,7 +269,12 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     for (uint32_t i = 0; hCtx && i < process->context_count; i++)
         if (process->contexts[i].handle && process->contexts[i].green == hCtx) number = (uint16_t)(i + 1);
     CUresult result = real_cuGreenCtxDestroy(hCtx);
-    if (result == CUDA_SUCCESS) vgpu_context_died(process, number);
+    if (result == CUDA_SUCCESS) {
+        vgpu_context_died(process, number);
+        for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+            if (!primary_is_active(ordinal))
+                vgpu_context_died(process, vgpu_context_primary(process, process->index_of[ordinal]));
+    }
     vgpu_private_unlock(&process->birth_lock);
     return result;
 }

@@ -123,3 +123,31 @@ def test_a_context_is_measured_rightly_beside_a_busy_neighbour(ground: Ground) -
     finally:
         neighbour.kill()
         neighbour.wait()
+
+
+def test_a_green_context_keeps_the_primary_one_alive(ground: Ground) -> None:
+    worker = ground.worker("2200m", device=None)
+    assert worker.call("cuInit", 0) == 0
+    result, green = worker.green()
+    assert result == 0
+    assert agree(ground) == CONTEXT
+    assert worker.start() == [0, 0, 0]
+    assert agree(ground) == CONTEXT
+    second = worker.green()[1]
+    worker.alloc(GIB)
+    assert agree(ground) == GIB + CONTEXT
+    assert worker.call("cuGreenCtxDestroy", green) == 0
+    assert worker.call("cuGreenCtxDestroy", second) == 0
+    assert agree(ground) == GIB + CONTEXT
+    assert worker.call("cuDevicePrimaryCtxRelease_v2", 0) == 0
+    assert agree(ground) == 0
+
+
+def test_the_last_green_context_takes_everything_with_it(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    green = worker.green()[1]
+    worker.alloc(GIB)
+    assert worker.call("cuDevicePrimaryCtxRelease_v2", 0) == 0
+    assert agree(ground) == GIB + CONTEXT
+    assert worker.call("cuGreenCtxDestroy", green) == 0
+    assert agree(ground) == 0

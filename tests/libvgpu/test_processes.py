@@ -110,3 +110,25 @@ def test_many_processes_start_together(ground: Ground) -> None:
     workers = [ground.worker("8g", device=None) for _ in range(16)]
     assert [w.start() for w in workers] == [[0, 0, 0]] * 16
     assert ground.ledger()["used"] == 16 * CONTEXT == ground.held()
+
+
+def test_spawned_programs_take_nothing_and_leave_the_parent_alone(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    worker.alloc(GIB)
+    for _ in range(5):
+        assert worker.spawn("/bin/true") == 0
+    assert worker.alloc(GIB)[0] == 0
+    assert ground.ledger()["used"] == 2 * GIB + CONTEXT == ground.held()
+
+
+def test_exec_gives_everything_back(ground: Ground) -> None:
+    worker, other = ground.worker("2200m"), ground.worker("2200m")
+    worker.alloc(GIB + 512 * MIB)
+    assert other.alloc(GIB)[0] == OOM
+    assert worker.process.stdin is not None
+    worker.process.stdin.write('["become", "/bin/cat"]\n')
+    worker.process.stdin.flush()
+    deadline = time.monotonic() + 5
+    while (result := other.alloc(GIB)[0]) == OOM and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert result == 0

@@ -111,3 +111,27 @@ def test_exporting_many_times_leaves_nothing_behind(ground: Ground) -> None:
         owner.ipc_get(address)
         owner.call("cuMemFree_v2", address)
     assert agree(ground) == CONTEXT
+
+
+def test_memory_of_a_pool_is_handed_on(ground: Ground) -> None:
+    owner, user = ground.worker("2200m"), ground.worker("2200m")
+    pool = owner.pool_create(0, 1, 1)[1]
+    address = owner.out("cuMemAllocFromPoolAsync", GIB, pool, 0)[1]
+    imported = user.pool_import(owner.pid, owner.pool_export(pool)[1])[1]
+    result, other = user.pool_import_pointer(imported, owner.pool_export_pointer(address)[1])
+    assert result == 0
+    assert agree(ground) == GIB + 2 * CONTEXT
+    owner.kill()
+    assert agree(ground, user) == GIB + CONTEXT
+    assert user.call("cuMemFreeAsync", other, 0) == 0
+    assert agree(ground, user) == CONTEXT
+
+
+def test_external_memory_of_a_neighbour_process_is_not_charged_twice(ground: Ground) -> None:
+    owner, user = ground.worker("2200m"), ground.worker("2200m")
+    fd = owner.vmm_export(owner.vmm_create(GIB, 0, 1, 1)[1])[1]
+    result, imported = user.external(owner.pid, fd, GIB)
+    assert result == 0
+    assert agree(ground) == GIB + 2 * CONTEXT
+    assert user.call("cuDestroyExternalMemory", imported) == 0
+    assert agree(ground) == GIB + 2 * CONTEXT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -85,3 +86,41 @@ def test_host_locations_and_addresses_are_not_charged(ground: Ground) -> None:
     assert worker.vmm_create(512 * MIB, 0, 2)[0] == 0
     assert worker.vmm_reserve(64 * GIB)[0] == 0
     assert agree(ground) == CONTEXT
+
+
+def test_tiles_of_sparse_arrays_hold_their_memory(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    array = worker.array(8192, 8192, 0, 4, 0x40)[1]
+    first, second = (worker.vmm_create(256 * MIB)[1] for _ in range(2))
+    assert worker.map_tile(array, 0, first) == 0
+    assert worker.map_tile(array, 1, first) == 0
+    assert worker.map_tile(array, 2, second) == 0
+    assert worker.call("cuMemRelease", first) == 0
+    assert worker.call("cuMemRelease", second) == 0
+    assert agree(ground) == 512 * MIB + CONTEXT
+    assert worker.map_tile(array, 0, 0) == 0
+    assert worker.map_tile(array, 2, 0) == 0
+    assert agree(ground) == 256 * MIB + CONTEXT
+    assert worker.call("cuArrayDestroy", array) == 0
+    assert agree(ground) == CONTEXT
+
+
+def test_what_is_bound_to_a_multicast_object_lives_as_long(make_ground: Callable[..., Ground]) -> None:
+    ground = make_ground("H100")
+    worker = ground.worker("4g")
+    context = agree(ground)
+    prop = [1, GIB, 0, 0]
+    result, group = worker.multicast(*prop)
+    assert result == 0
+    assert worker.call("cuMulticastAddDevice", group, 0) == 0
+    handle = worker.vmm_create(GIB)[1]
+    assert worker.call("cuMulticastBindMem", group, 0, handle, 0, GIB, 0) == 0
+    assert worker.call("cuMemRelease", handle) == 0
+    assert agree(ground) == GIB + context
+    assert worker.call("cuMulticastUnbind", group, 0, 0, GIB) == 0
+    assert agree(ground) == context
+    handle = worker.vmm_create(GIB)[1]
+    worker.call("cuMulticastBindMem", group, 0, handle, 0, GIB, 0)
+    worker.call("cuMemRelease", handle)
+    assert worker.call("cuMemRelease", group) == 0
+    assert agree(ground) == context

@@ -91,8 +91,8 @@ class _PoolProps(ctypes.Structure):
     )
 
 
-def pool_create(device: int = 0, location: int = 1) -> list[int]:
-    return out("cuMemPoolCreate", ctypes.byref(_PoolProps(1, 0, location, device)))
+def pool_create(device: int = 0, location: int = 1, handle_types: int = 0) -> list[int]:
+    return out("cuMemPoolCreate", ctypes.byref(_PoolProps(1, handle_types, location, device)))
 
 
 def pool_attribute(pool: int, attribute: int) -> list[int]:
@@ -213,6 +213,87 @@ def captured(size: int, free: bool) -> list[int]:
         results.append(call("cuMemFreeAsync", address.value, stream.value))
     results.append(call("cuStreamEndCapture", stream.value, ctypes.byref(graph)))
     return [max(results), graph.value]
+
+
+def green(device: int = 0) -> list[int]:
+    """A green context of all multiprocessors: result, handle."""
+    resource = (ctypes.c_ubyte * 144)()
+    description = u64(0)
+    results = [call("cuDeviceGetDevResource", device, resource, 1)]
+    results.append(call("cuDevResourceGenerateDesc", ctypes.byref(description), resource, 1))
+    made = out("cuGreenCtxCreate", description.value, device, 1)
+    return [max(*results, made[0]), made[1]]
+
+
+class _MapInfo(ctypes.Structure):
+    _fields_ = (
+        ("resource_type", ctypes.c_uint),
+        ("resource", u64),
+        ("subresource_type", ctypes.c_uint),
+        ("subresource", u64 * 4),
+        ("operation", ctypes.c_uint),
+        ("handle_type", ctypes.c_uint),
+        ("handle", u64),
+        ("offset", u64),
+        ("devices", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 2),
+    )
+
+
+def map_tile(array: int, tile: int, handle: int) -> int:
+    """Maps a VMM allocation into a sparse array at a tile; handle 0 unmaps."""
+    info = _MapInfo(0, array, 0)
+    ctypes.memmove(
+        ctypes.byref(info, _MapInfo.subresource.offset), (ctypes.c_uint * 8)(0, 0, tile * 16, 0, 0, 16, 16, 1), 32
+    )
+    info.operation, info.handle, info.devices = (1, handle, 1) if handle else (2, 0, 1)
+    return call("cuMemMapArrayAsync", ctypes.byref(info), 1, 0)
+
+
+def multicast(devices: int, size: int, handle_types: int, flags: int) -> list[int]:
+    return out("cuMulticastCreate", (u64 * 4)(devices, size, handle_types, flags))
+
+
+def pool_export(pool: int) -> list[int]:
+    """A descriptor of this process for a pool."""
+    fd = ctypes.c_int(-1)
+    return [call("cuMemPoolExportToShareableHandle", ctypes.byref(fd), pool, 1, 0), fd.value]
+
+
+def pool_import(pid: int, fd: int) -> list[int]:
+    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    answer = out("cuMemPoolImportFromShareableHandle", own, 1, 0)
+    os.close(own)
+    return answer
+
+
+def pool_export_pointer(address: int) -> list[Any]:
+    data = (ctypes.c_ubyte * 64)()
+    return [call("cuMemPoolExportPointer", data, address), bytes(data).hex()]
+
+
+def pool_import_pointer(pool: int, data: str) -> list[int]:
+    ticket = _IpcHandle.from_buffer_copy(bytes.fromhex(data))
+    return out("cuMemPoolImportPointer", pool, ctypes.byref(ticket))
+
+
+def external(pid: int, fd: int, size: int) -> list[int]:
+    """cuImportExternalMemory of another process's descriptor."""
+    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    description = (u64 * 13)()
+    description[0], description[1], description[3] = 1, own, size
+    return out("cuImportExternalMemory", description)
+
+
+def spawn(*command: str) -> int:
+    """posix_spawn of another program; its exit status."""
+    return os.waitpid(os.posix_spawn(command[0], list(command), dict(os.environ)), 0)[1]
+
+
+def become(*command: str) -> None:
+    """exec: this process is another program from now on."""
+    os.execv(command[0], list(command))  # noqa: S606 - no shell is what is wanted
 
 
 def nvml() -> list[list[int]]:
