@@ -7,12 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-MIRROR = "http://deb.debian.org/debian"
+from tests import debian
+from tests.debian import UnavailableError
+
 EMULATOR = "qemu-aarch64-static"
-
-
-class UnavailableError(RuntimeError):
-    """A root folder can't be made here; the message says what is missing and how to come by it."""
 
 
 def cache() -> Path:
@@ -39,7 +37,7 @@ def provide(suite: str, arch: str) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        ["debootstrap", "--foreign", "--variant=minbase", f"--arch={arch}", suite, partial, MIRROR],
+        ["debootstrap", "--foreign", "--variant=minbase", f"--arch={arch}", suite, partial, debian.mirror()],
         text=True,
         capture_output=True,
         check=False,

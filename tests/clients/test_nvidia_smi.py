@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import debian
 from tests.clients.conftest import CONTEXT, GIB, QUOTA, Container
 from tests.conftest import BUILD
 from tests.probe.conftest import MIB, Probe
 
 FOLDER = BUILD / "clients" / "nvidia-smi"
-PROGRAM = FOLDER / "root" / "usr" / "lib" / "nvidia" / "current" / "nvidia-smi"
-SOURCE = (
-    "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm non-free\n"
-)
-
-
-def fetch() -> None:
-    """Download and unpack the package with apt's own lists kept apart, so that the machine's stay as they are."""
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (FOLDER / folder).mkdir(parents=True, exist_ok=True)
-    sources = FOLDER / "sources.list"
-    sources.write_text(SOURCE)
-    places = {
-        "Dir::Etc::sourcelist": sources,
-        "Dir::Etc::sourceparts": "-",
-        "Dir::State::lists": FOLDER / "lists",
-        "Dir::Cache": FOLDER / "cache",
-        "APT::Sandbox::User": "root",
-    }
-    options = [part for name, place in places.items() for part in ("-o", f"{name}={place}")]
-    subprocess.run(["apt-get", *options, "-qq", "update"], check=True, cwd=FOLDER)
-    subprocess.run(["apt-get", *options, "-qq", "download", "nvidia-smi:amd64"], check=True, cwd=FOLDER)
-    (package,) = FOLDER.glob("nvidia-smi_*.deb")
-    subprocess.run(["dpkg-deb", "--extract", package, FOLDER / "root"], check=True)
+PROGRAM = FOLDER / "usr" / "lib" / "nvidia" / "current" / "nvidia-smi"
 
 
 @pytest.fixture(scope="session")
 def nvidia_smi() -> Path:
     """The program; needs Debian's archive, the only place that offers it alone."""
     if not PROGRAM.exists():
-        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-            pytest.skip("nvidia-smi comes from Debian's archive, and this machine has no apt-get")
-        fetch()
+        try:
+            debian.unpack(["nvidia-smi:amd64"], FOLDER, "non-free")
+        except debian.UnavailableError as missing:
+            pytest.skip(f"nvidia-smi: {missing}")
     return PROGRAM
 
 
