@@ -26,8 +26,10 @@ def api_server(settings: Settings) -> Iterator[Cluster]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line a claim, with what was seen: what the test printed."""
-    terminalreporter.section("what was seen")
-    for report in terminalreporter.getreports("passed"):
+    reports = [report for report in terminalreporter.getreports("passed") if report.capstdout]
+    if reports:
+        terminalreporter.section("what was seen")
+    for report in reports:
         claim = report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
         for line in report.capstdout.splitlines():
             terminalreporter.write_line(f"{claim}: {line}")

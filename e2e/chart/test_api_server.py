@@ -3,9 +3,11 @@
 import copy
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.chart.render import Rendered, render
 from e2e.cluster.cluster import Cluster, Object
@@ -16,6 +18,7 @@ CONFIGURATION = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigura
 MERGE = {"Content-Type": "application/merge-patch+json"}
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 SHARE = {"gpu-memory": "4096"}
+RELEASES = Path(__file__).parent / "releases"  # each release's rendering, kept when it is made
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +208,21 @@ def test_release_renders_as_helm_stored_it(settings: Settings, release: Release)
     stored = Rendered(release.cluster.helm("get", "manifest", NAME, f"--namespace={NAME}"))
     expected = [document for document in render(settings).objects if document["kind"] != "Pod"]  # the test's hook
     assert sorted(map(str, stored.objects)) == sorted(map(str, expected))
+
+
+@pytest.mark.parametrize("file", sorted(RELEASES.glob("*.yaml")), ids=lambda file: str(file.stem))
+def test_every_earlier_release_can_be_upgraded(api_server: Cluster, release: Release, file: Path) -> None:
+    """No field that Kubernetes keeps for ever (a selector) may change: helm takes over what an old release made."""
+    release.uninstall()
+    owner = {"meta.helm.sh/release-name": NAME, "meta.helm.sh/release-namespace": NAME}
+    objects = [document for document in Rendered(file.read_text()).objects if document["kind"] != "Pod"]
+    for document in objects:
+        document["metadata"].setdefault("annotations", {}).update(owner)
+    api_server.kubectl("apply", "--filename=-", stdin=yaml.safe_dump_all(objects))
+    release.install()
+    release.start_replicas(1)
+    assert _create(release, _pod("upgraded", SHARE))[0] == 201
+    print(f"release {file.stem}, {len(objects)} objects, upgraded; a pod with a share is stored")
 
 
 def test_uninstall_leaves_no_object_behind(api_server: Cluster, release: Release) -> None:

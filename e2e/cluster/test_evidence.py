@@ -27,9 +27,11 @@ class Monitor:
         self._address = f"http://{pod['status']['podIP']}:9394"
         self.uid: str = pod["metadata"]["uid"]
 
+        chain.cluster.wait("the monitor serves", lambda: bool(self.page()), 30, 0.5)
+
     def page(self) -> str:
-        """One scrape."""
-        return self._chain.cluster.run(["curl", "--silent", "--fail", f"{self._address}/metrics"]).stdout
+        """One scrape; empty where nobody serves."""
+        return self._chain.cluster.run(["curl", "--silent", "--fail", f"{self._address}/metrics"], check=False).stdout
 
     def value(self, name: str, **labels: str) -> float | None:
         """The one sample of that name with those labels among its own."""

@@ -1,0 +1,67 @@
+"""The clusters of the tests themselves: they end without a trace, whatever happens to the one who started them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import programs, settings
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.programs import MissingError
+from e2e.cluster.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+START = """
+import sys, time
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.settings import Settings
+with Cluster(Settings(), node=False) as cluster:
+    print(cluster.folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def _processes_of(folder: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has just ended
+        if str(folder) in line:
+            found.append(line)
+    return found
+
+
+def test_run_that_is_killed_leaves_no_process_and_no_folder(api_server: Cluster) -> None:
+    run = subprocess.Popen([sys.executable, "-c", START], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    with run.stdout:
+        folder = Path(run.stdout.readline().strip())
+        assert len(_processes_of(folder)) >= 2  # etcd and API server
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+    api_server.wait("its processes are gone", lambda: _processes_of(folder) == [], 20)
+    with Cluster(api_server.settings, node=False):
+        assert not folder.exists()
+    assert api_server.folder.exists()  # one that lives is left alone
+    print("after SIGKILL: no process at once, its folder is removed by the next run")
+
+
+def test_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    cluster = Cluster(Settings(cache=tmp_path), node=False)
+    with pytest.raises(RuntimeError, match="kube-apiserver ended"), cluster:
+        pass
+    assert not cluster.folder.exists()
+    assert _processes_of(cluster.folder) == []
+
+
+def test_missing_packages_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(settings.PACKAGES, "imaginary", "/usr/bin/imaginary")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(MissingError, match="install them as root: imaginary"):
+        programs.install_packages()
