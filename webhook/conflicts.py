@@ -15,13 +15,13 @@ _READ_ONLY_KINDS = ("configMap", "secret", "downwardAPI", "projected", "image")
 def check(pod: Pod, share: Share, wanted: Injection) -> None:
     """Raise Denied if something of the pod's own has our names or lies at our paths."""
     for name, volume in wanted.volumes.items():
-        found = pod.volume(name)
+        found = pod.volumes.get(name)
         if found is not None:
             _check_volume(pod, share, wanted, found[1], volume)
     for container in pod.all_containers:
         is_target = container is share.target
         for mount in container.mounts:
-            ours = wanted.mounts.get(text(mount, "name", container.where)) if is_target else None
+            ours = wanted.mounts.get(mount.get("name", "")) if is_target else None
             if ours is None or not injection.same(mount, ours):
                 _check_mount(pod, container, mount, is_target)
         if is_target:
@@ -67,7 +67,7 @@ def without_limit(quota_volume: Object) -> Object:
 
 
 def _check_mount(pod: Pod, container: Container, mount: Object, is_target: bool) -> None:
-    name = text(mount, "name", container.where)
+    name = mount.get("name", "")
     raw_path = text(mount, "mountPath", container.where)
     if name in OUR_VOLUMES:
         raise Denied(
@@ -80,7 +80,7 @@ def _check_mount(pod: Pod, container: Container, mount: Object, is_target: bool)
     _check_path(container, raw_path, f"volume {shown(name)}")
     path = clean(raw_path)
     covered = next((ours for ours in OUR_PATHS if _is_below(ours, path)), None)
-    if covered is not None and _reads_only(mount, pod.volume(name)):
+    if covered is not None and _reads_only(mount, pod.volumes.get(name)):
         raise Denied(
             reasons.PARENT_READ_ONLY,
             f"container {shown(container.name)} mounts volume {shown(name)} read-only at {shown(raw_path)}, which "

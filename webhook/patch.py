@@ -40,10 +40,9 @@ def build(pod: Pod, share: Share, wanted: Injection) -> Patch:
     """Return what the pod lacks of the injection."""
     patch = Patch()
     target = share.target
-    volume_names = {volume.get("name") for volume in pod.volumes}
     mount_names = {mount.get("name") for mount in target.mounts}
     parts = [
-        (pod.spec, "/spec", "volumes", wanted.volumes, volume_names),
+        (pod.spec, "/spec", "volumes", wanted.volumes, pod.volumes),
         (target.raw, target.path, "volumeMounts", wanted.mounts, mount_names),
         (target.raw, target.path, "env", wanted.env, target.env),
     ]
@@ -57,7 +56,7 @@ def build(pod: Pod, share: Share, wanted: Injection) -> Patch:
 
 
 def _complete_quota(patch: Patch, pod: Pod, wanted: Injection) -> None:
-    found = pod.volume(names.QUOTA_VOLUME)
+    found = pod.volumes.get(names.QUOTA_VOLUME)
     if found is not None and wanted.limit_source is not None and quota_sources(found[1]) == 1:
         patch.add(f"/spec/volumes/{found[0]}/projected/sources/-", wanted.limit_source)
 

@@ -113,7 +113,7 @@ class Pod:
     spec: Object
     containers: list[Container]
     init_containers: list[Container]
-    volumes: list[Object]
+    volumes: dict[str, tuple[int, Object]]
 
     @classmethod
     def read(cls, raw: Object) -> "Pod":
@@ -125,7 +125,10 @@ class Pod:
             spec=spec,
             containers=_containers(spec, "containers"),
             init_containers=_containers(spec, "initContainers"),
-            volumes=named(spec, "volumes", "spec"),
+            # By name, with the place in the list.
+            volumes={
+                volume.get("name", ""): (index, volume) for index, volume in enumerate(named(spec, "volumes", "spec"))
+            },
         )
         if not pod.containers:
             raise MalformedObjectError("spec.containers is empty")
@@ -135,10 +138,6 @@ class Pod:
     def all_containers(self) -> list[Container]:
         """Init containers first, as KAI looks for names."""
         return [*self.init_containers, *self.containers]
-
-    def volume(self, name: str) -> tuple[int, Object] | None:
-        """Return the volume of this name and its place in the list."""
-        return next(((i, volume) for i, volume in enumerate(self.volumes) if volume.get("name") == name), None)
 
 
 def _containers(spec: Object, group: str) -> list[Container]:
