@@ -12,7 +12,24 @@ struct capture {
     unsigned long long id;
     unsigned streams; /* that record into it */
     bool own;         /* the graph was made for it */
+    CUstreamCaptureMode mode;
 };
+
+unsigned captures_global;
+__thread unsigned captures_local __attribute__((tls_model("initial-exec")));
+static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult capture_refusal(void) {
+    bool refused =
+        captures_local ? thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+/* A capture in relaxed mode forbids nothing, one in thread-local mode only what its own thread does. */
+static void forbid(CUstreamCaptureMode mode, int change) {
+    if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL) __atomic_fetch_add(&captures_global, (unsigned)change, __ATOMIC_RELAXED);
+    if (mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) captures_local += (unsigned)change;
+}
 
 static CUresult append(struct capture *capture, CUgraphNode node) {
     capture->last = node;
@@ -58,6 +75,7 @@ void capture_forget(CUstream stream) {
     struct capture *capture = stream->capture;
     stream->capture = NULL;
     if (--capture->streams > 0) return;
+    forbid(capture->mode, -1);
     if (capture->own) graph_free_locked(capture->graph);
     free(capture);
 }
@@ -79,8 +97,10 @@ static CUresult begin(CUstream stream, CUgraph graph, const CUgraphNode *before,
                                 .last = count ? before[count - 1] : NULL,
                                 .id = next_id(),
                                 .streams = 1,
-                                .own = graph == NULL};
+                                .own = graph == NULL,
+                                .mode = mode};
     stream->capture = capture;
+    forbid(mode, 1);
     return CUDA_SUCCESS;
 }
 
@@ -113,6 +133,7 @@ CUAPI(cuStreamEndCapture, (CUstream stream, CUgraph *graph)) {
     driver_lock();
     streams_leave_capture_locked(capture);
     driver_unlock();
+    forbid(capture->mode, -1);
     free(capture);
     return CUDA_SUCCESS;
 }
@@ -179,11 +200,10 @@ CUAPI(cuStreamUpdateCaptureDependencies_v2,
 }
 
 CUAPI(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode)) {
-    static __thread CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
     ENTER();
     if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode before = own;
-    own = *mode;
+    CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
     *mode = before;
     return CUDA_SUCCESS;
 }

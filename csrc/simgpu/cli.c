@@ -15,6 +15,7 @@ static const struct {
     {"truth", cmd_truth, "print what the cards really hold, as JSON"},
     {"fault", cmd_fault, "let a call fail"},
     {"neighbour", cmd_neighbour, "take and free memory as another process on the card"},
+    {"library", cmd_library, "write a driver that lacks some functions"},
     {"serve", cmd_serve, "keep telling host pids of processes in other pid namespaces"},
 };
 

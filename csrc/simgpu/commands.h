@@ -14,6 +14,7 @@ int cmd_truth(int argc, char **argv);
 int cmd_fault(int argc, char **argv);
 int cmd_neighbour(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
+int cmd_library(int argc, char **argv);
 
 /* ---- shared by them (cmd_common.c) ---- */
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "memory.h"
 
@@ -93,8 +94,15 @@ CUAPI(cuInit, (unsigned flags)) {
     if (driver_alive()) return driver_enter("cuInit");
     /* A child of a fork can't use what its parent initialised, nor start again. */
     if (driver.initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    /* Nor can one whose parent was about to: the lock may be held by a thread that isn't here. */
+    static int starter;
+    int self = getpid(), before = 0;
+    if (!__atomic_compare_exchange_n(&starter, &before, self, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
+        before != self)
+        return CUDA_ERROR_NOT_INITIALIZED;
     driver_lock();
     CUresult result = driver_alive() ? CUDA_SUCCESS : initialize();
+    if (result != CUDA_SUCCESS) __atomic_store_n(&starter, 0, __ATOMIC_RELEASE);
     driver_unlock();
     return result;
 }

@@ -123,6 +123,14 @@ static inline CUresult context_check(CUcontext context) {
 bool context_valid(CUcontext context);
 unsigned long long next_id(void); /* of contexts, streams, buffers: never repeats in a process */
 
+/* How many captures forbid calls that would synchronise, such as cuMemAlloc: in any thread, and in this one. */
+extern unsigned captures_global;
+extern __thread unsigned captures_local __attribute__((tls_model("initial-exec")));
+CUresult capture_refusal(void);
+#define ENTER_UNSAFE()                                                                                                 \
+    ENTER_CONTEXT();                                                                                                   \
+    if (UNLIKELY(captures_global | captures_local)) TRY(capture_refusal())
+
 /* Frees everything that belongs to a dying context; each file owns its part. */
 void memory_release_context_locked(CUcontext context);
 void array_release_context_locked(CUcontext context);

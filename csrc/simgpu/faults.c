@@ -1,6 +1,10 @@
 /* Calls that shall fail, counted over all processes. */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -36,4 +40,22 @@ int32_t sim_fault_take(struct sim_view *view, const char *call) {
         if (code == 0 && nth >= fault->first && nth <= fault->last) code = fault->code;
     }
     return code;
+}
+
+bool sim_symbol_missing(const char *name) {
+    char path[PATH_MAX];
+    bool missing = false;
+    sim_default_path(path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const size_t bytes = offsetof(struct sim_state, object);
+    const struct sim_state *state = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    struct stat status;
+    if (state != MAP_FAILED && fstat(fd, &status) == 0 && (size_t)status.st_size == sizeof *state &&
+        state->magic == SIM_MAGIC && state->layout == SIM_LAYOUT)
+        for (uint32_t i = 0; i < state->faults && i < SIM_MAX_FAULTS; i++)
+            missing |= state->fault[i].code == SIM_FAULT_MISSING && strcmp(state->fault[i].call, name) == 0;
+    if (state != MAP_FAILED) munmap((void *)(uintptr_t)state, bytes);
+    close(fd);
+    return missing;
 }

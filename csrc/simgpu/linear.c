@@ -25,14 +25,14 @@ static inline bool absurd(uint64_t bytes) {
 }
 
 CUAPI(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (UNLIKELY(!pointer || bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
     if (UNLIKELY(absurd(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     return take(pointer, bytes, MEMORY_LINEAR, false);
 }
 
 CUAPI(cuMemAlloc, (CUdeviceptr_v1 * pointer, unsigned bytes)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr address;
     TRY(take(&address, bytes, MEMORY_LINEAR, true));
@@ -51,7 +51,7 @@ static CUresult take_pitch(CUdeviceptr *pointer, uint64_t *pitch, uint64_t width
 
 CUAPI(cuMemAllocPitch_v2,
       (CUdeviceptr * pointer, size_t *pitch, size_t width_bytes, size_t height, unsigned element_bytes)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!pointer || !pitch) return CUDA_ERROR_INVALID_VALUE;
     uint64_t row = 0;
     TRY(take_pitch(pointer, &row, width_bytes, height, element_bytes, false));
@@ -61,7 +61,7 @@ CUAPI(cuMemAllocPitch_v2,
 
 CUAPI(cuMemAllocPitch,
       (CUdeviceptr_v1 * pointer, unsigned *pitch, unsigned width_bytes, unsigned height, unsigned element_bytes)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!pointer || !pitch) return CUDA_ERROR_INVALID_VALUE;
     uint64_t row = 0;
     CUdeviceptr address;
@@ -93,12 +93,12 @@ static CUresult give(CUdeviceptr pointer) {
 }
 
 CUAPI(cuMemFree_v2, (CUdeviceptr pointer)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     return pointer ? give(pointer) : CUDA_SUCCESS;
 }
 
 CUAPI(cuMemFree, (CUdeviceptr_v1 pointer)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     return pointer ? give(pointer) : CUDA_SUCCESS;
 }
 

@@ -8,7 +8,7 @@
 #include "stream.h"
 
 CUAPI(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned flags)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!pointer || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > UINT64_C(1) << 40) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -96,6 +96,19 @@ CUAPI(cuMulticastBindMem, (CUmemGenericAllocationHandle handle, size_t offset, C
     return result;
 }
 
+CUAPI(cuMulticastBindAddr, (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address, size_t bytes,
+                            unsigned long long flags)) {
+    ENTER();
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    struct physical *object;
+    TRY(enter(handle, &object));
+    uint64_t from = 0;
+    struct physical *physical = physical_at_locked(address, &from);
+    CUresult result = bind_locked(object, offset, physical, from, bytes);
+    driver_unlock();
+    return result;
+}
+
 static void unbind_locked(struct physical *object, int device, uint64_t offset, uint64_t bytes) {
     for (struct binding **link = &object->bindings; *link;) {
         struct binding *binding = *link;

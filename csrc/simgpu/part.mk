@@ -2,11 +2,11 @@
 # stands in for is never shipped.
 SIM_STATE := state.c lock.c ledger.c busy.c pids.c faults.c
 SIM_DRIVER := device.c attribute.c context.c context_query.c arena.c small.c memory.c linear.c pool.c pool_api.c managed.c \
-	stream.c copy.c set.c host.c pointer.c array.c vmm.c vmm_map.c multicast.c share.c ipc.c pool_share.c external.c \
+	stream.c copy.c set.c value.c host.c pointer.c array.c vmm.c vmm_map.c multicast.c share.c ipc.c pool_share.c external.c \
 	image.c module.c library.c link.c launch.c function.c procaddr.c error.c symbols.c \
 	graph.c graph_node.c graph_exec.c graph_memory.c capture.c green.c texture.c
 SIM_NVML := nvml.c nvml_device.c nvml_usage.c nvml_unsupported.c
-SIM_PROGRAM := cli.c cmd_truth.c cmd_common.c cmd_fault.c cmd_neighbour.c cmd_serve.c
+SIM_PROGRAM := cli.c cmd_truth.c cmd_common.c cmd_fault.c cmd_neighbour.c cmd_serve.c cmd_library.c
 
 SIM_OBJ := $(BUILD)/obj/simgpu/x86_64
 SIM_OUT := $(BUILD)/simgpu

@@ -17,6 +17,12 @@ static unsigned first_of(const char *name) {
     return low < symbols_count && strcmp(symbols[low].name, name) == 0 ? low : symbols_count;
 }
 
+/* Programs look everything up before they initialise, so the answer doesn't wait for that. */
+static bool is_missing(const char *name) {
+    if (driver_alive()) return sim_faults(&driver.view) && sim_fault_take(&driver.view, name) == SIM_FAULT_MISSING;
+    return !driver.initialized && sim_symbol_missing(name);
+}
+
 static CUresult find(const char *name, void **function, int version, uint64_t flags,
                      CUdriverProcAddressQueryResult *status) {
     if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
@@ -31,8 +37,7 @@ static CUresult find(const char *name, void **function, int version, uint64_t fl
         /* Sorted: per-thread variants come last, and newer versions after older ones. */
         best = &symbols[i];
     }
-    if (known && driver_alive() && sim_faults(&driver.view) && sim_fault_take(&driver.view, name) == SIM_FAULT_MISSING)
-        known = false, best = NULL;
+    if (known && is_missing(name)) known = false, best = NULL;
     /* Function pointers become data pointers here, as in the driver's own interface. */
     memcpy(function, &(const void *){best ? best->function : NULL}, sizeof *function);
     if (status)

@@ -249,6 +249,8 @@ int sim_fault_add(struct sim_view *view, const char *call, uint32_t first, uint3
 void sim_fault_clear(struct sim_view *view);
 /* Counts this call; the code with which it must fail, else 0. */
 int32_t sim_fault_take(struct sim_view *view, const char *call);
+/* Whether the default state says that this symbol is missing; for callers that haven't joined. */
+bool sim_symbol_missing(const char *name);
 static inline bool sim_faults(const struct sim_view *view) {
     return __atomic_load_n(&view->state->faults, __ATOMIC_RELAXED) != 0;
 }

@@ -22,6 +22,8 @@ struct physical {
 
 struct physical *physical_find_locked(CUmemGenericAllocationHandle handle);
 struct physical *physical_new_locked(int device, uint64_t bytes, const CUmemAllocationProp *properties);
+/* What is mapped at an address, and where in it that lies (vmm_map.c); NULL if nothing. */
+struct physical *physical_at_locked(CUdeviceptr address, uint64_t *offset);
 /* Frees it once neither a handle nor a mapping is left. */
 void physical_settle_locked(struct physical *physical);
 /* Makes the data behind the physical memory appear at an address; arena_replace takes it away. */

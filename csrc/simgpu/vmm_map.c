@@ -211,6 +211,13 @@ CUAPI(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void 
     return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+struct physical *physical_at_locked(CUdeviceptr address, uint64_t *offset) {
+    const struct mapping *mapping = mapping_at(address);
+    if (!mapping) return NULL;
+    *offset = mapping->offset + (address - mapping->base);
+    return mapping->physical;
+}
+
 bool mapped_find_locked(CUdeviceptr address, CUdeviceptr *base, uint64_t *bytes, int *device, unsigned *types) {
     const struct mapping *mapping = mapping_at(address);
     if (!mapping) return false;
