@@ -20,6 +20,7 @@ from e2e.apiserver.replicas import (
     Replica,
 )
 
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
@@ -135,10 +136,9 @@ def test_certificates_are_renewed_under_load_without_a_failed_request(release: R
 
 
 def _blank(release: Release) -> None:
-    configuration = release.cluster.get(CONFIGURATION_PATH)
-    for webhook in configuration["webhooks"]:
-        webhook["clientConfig"].pop("caBundle", None)
-    status, answer = release.cluster.request("PUT", CONFIGURATION_PATH, configuration)
+    webhooks = release.cluster.get(CONFIGURATION_PATH)["webhooks"]
+    blanked = [{"name": webhook["name"], "clientConfig": {"caBundle": None}} for webhook in webhooks]
+    status, answer = release.cluster.request("PATCH", CONFIGURATION_PATH, {"webhooks": blanked}, headers=STRATEGIC)
     assert status == 200, answer
 
 
