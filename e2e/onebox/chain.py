@@ -66,7 +66,7 @@ class Chain:
         certificate, key = make_certificate(self.node.directory)
         port = free_port()
         address = f"127.0.0.1:{port}"
-        self._start("webhook", port, "--listen", address, "--tls-cert", str(certificate), "--tls-key", str(key),
+        self._start("webhook", "--listen", address, "--tls-cert", str(certificate), "--tls-key", str(key),
                     "--library-base", str(self.node.library_base), "--drain", "0s")  # fmt: skip
         self.admission = Admission(f"https://{address}/mutate", certificate)
         return self.admission
@@ -75,7 +75,7 @@ class Chain:
         """Start the monitor on its usual port, or another one where that is taken; its URL."""
         self.write_pods_file()
         port = MONITOR_PORT if is_free(MONITOR_PORT) else free_port()
-        self._start("monitor", port, "--listen", f"127.0.0.1:{port}", "--kubelet-root", str(self.node.kubelet_root),
+        self._start("monitor", "--listen", f"127.0.0.1:{port}", "--kubelet-root", str(self.node.kubelet_root),
                     "--pods-file", str(self.pods_file), "--interval", "0.5", "--grace", "1")  # fmt: skip
         self.monitor_url = f"http://127.0.0.1:{port}/metrics"
         return self.monitor_url
@@ -134,14 +134,15 @@ class Chain:
         temporary.write_text(json.dumps({"apiVersion": "v1", "kind": "PodList", "items": items}))
         temporary.rename(self.pods_file)
 
-    def _start(self, part: str, port: int, *arguments: str) -> None:
+    def _start(self, part: str, *arguments: str) -> None:
+        """Start a part and wait until it says that it serves (its port alone might be another program's)."""
         log_path = self.node.directory / f"{part}.log"
         with log_path.open("wb") as log:
             process = self.node.spawn([sys.executable, "-m", part, *arguments], self.node.driver_env(), log)
         end = time.monotonic() + 30
-        while is_free(port):
+        while "serving" not in (said := log_path.read_text()):
             if process.poll() is not None or time.monotonic() > end:
-                raise ChainError(f"{part} doesn't listen on port {port}; it said:\n{log_path.read_text()[-2000:]}")
+                raise ChainError(f"{part} {' '.join(arguments[:2])} doesn't serve; it said:\n{said[-2000:]}")
             time.sleep(0.05)
 
 

@@ -34,7 +34,7 @@ class Story:
     def show(self, text: str) -> None:
         """What somebody else said, set in."""
         for line in text.rstrip("\n").splitlines():
-            self.line("    " + line)
+            self.line(f"    {line}".rstrip())
 
     def diff(self, lines: Iterable[str]) -> None:
         """Lines of a unified diff, without its head."""

@@ -18,6 +18,18 @@ CONTEXT_BYTES = 102 * MIB
 LIMIT_BYTES = 4147 * MIB
 STEPS = 10
 BYPASSED = 'state="bypassed"'
+INTRODUCTION = (
+    "Two pods share one GPU of 15360 MiB. Each is promised 4096 MiB, and each tries to take more.",
+    "Real here: libsync, webhook, monitor, libvgpu.so, /etc/ld.so.preload, and the containers' namespaces.",
+    "Played: the card and its driver (csrc/simgpu), API server, KAI and kubelet (e2e/onebox).",
+    "Each ✓ is checked on this machine, by the card's own account wherever memory is meant; the first ✗ ends it.",
+)
+# Who changes the pod on its way in, and what for.
+STAGES = {
+    "our webhook": "adds the library, its preload file, a ledger (vgpu-region) and the quota as far as it is known",
+    "KAI's webhook": "adds the ConfigMap in which its binder will write the limit",
+    "our webhook, called again": "adds that limit to the quota, where it decides before the annotation",
+}
 SHOWN_METRICS = (
     "hami_host_gpu_memory_used_bytes",
     "hami_vgpu_memory_limit_bytes",
@@ -30,13 +42,15 @@ SHOWN_METRICS = (
 
 def tell(chain: Chain, story: Story) -> None:
     """The story. NotAsSaidError where the machine contradicts it."""
+    for line in INTRODUCTION:
+        story.line(line)
     prepare(chain, story)
     first = admit(chain, story)
     run_first(chain, story, first)
     second = run_second(chain, story)
-    samples = monitor(chain, story, [first, second])
+    monitor(chain, story, [first, second])
     show_way_round(chain, story)
-    conclude(chain, story, [first, second], samples)
+    conclude(chain, story, [first, second])
 
 
 def prepare(chain: Chain, story: Story) -> None:
@@ -63,7 +77,7 @@ def admit(chain: Chain, story: Story) -> Pod:
     story.step("The patch comes out; KAI's webhook changes the pod too, and ours is called again")
     pod = chain.admit(manifest)
     for (_, before), (who, after) in pairwise(chain.admission.stages):
-        story.line(f"  {who}:" if before != after else f"  {who}: changes nothing")
+        story.line(f"  {who} {STAGES[who]}:" if before != after else f"  {who}, changes nothing")
         lines = difflib.unified_diff(to_yaml(before).splitlines(), to_yaml(after).splitlines(), n=1, lineterm="")
         story.diff(line for line in lines if not line.startswith(("---", "+++")))
     limits = [
@@ -74,7 +88,8 @@ def admit(chain: Chain, story: Story) -> Pod:
         limits == ["4147m"], f"KAI rounds 4096 of {CARD_LABEL_MIB} MiB to 0.27 of the card: 4147m, by ConfigMap"
     )
     ours = sorted(volume["name"] for volume in pod.spec["volumes"] if volume["name"].startswith("vgpu-"))
-    story.check(ours == ["vgpu-library", "vgpu-preload", "vgpu-quota", "vgpu-region"], "each volume is there once")
+    expected = ["vgpu-library", "vgpu-preload", "vgpu-quota", "vgpu-region"]
+    story.check(ours == expected, "called twice, our webhook put in each of its volumes once")
     return pod
 
 
@@ -86,14 +101,16 @@ def run_first(chain: Chain, story: Story, pod: Pod) -> None:
     lines = pod["main"].wait_for_log("held ").splitlines()
     story.show("\n".join(lines[:3]))
     uuid = chain.node.truth()[0]["uuid"]
-    for number, said in enumerate(("limit=4147m", "/usr/local/vgpu/libvgpu.so", f"{uuid}, 4147 MiB")):
-        story.check(lines[number] == said, said)
+    story.check(lines[0] == "limit=4147m", "the variable holds KAI's limit")
+    story.check(lines[1] == "/usr/local/vgpu/libvgpu.so", "every program in the container is made to load the library")
+    story.check(lines[2] == f"{uuid}, 4147 MiB", "the container sees a card as large as its share")
 
-    story.step("It takes 3 GiB, then asks for 2 GiB more")
+    story.step("The reverse test: it takes 3 GiB, asks for 2 GiB more, gives back; then holds 3 GiB")
     story.show("\n".join(lines[3:]))
     story.check("granted  3 GiB" in lines, "3 GiB granted")
     asked = 5 * GIB + CONTEXT_BYTES
-    story.check(f"Device 0 OOM {asked} / {LIMIT_BYTES}" in lines, "2 GiB more refused: out of memory")
+    refused = "2 GiB more refused: with the context's 102 MiB that would be 5222 MiB, of 4147 MiB"
+    story.check(f"Device 0 OOM {asked} / {LIMIT_BYTES}" in lines, refused)
     held = chain.held_bytes(pod)
     story.check(held == 3 * GIB + CONTEXT_BYTES, "the card says: 3 GiB and the context, nothing more")
 
@@ -109,7 +126,7 @@ def run_second(chain: Chain, story: Story) -> Pod:
     return pod
 
 
-def monitor(chain: Chain, story: Story, pods: list[Pod]) -> dict[str, float]:
+def monitor(chain: Chain, story: Story, pods: list[Pod]) -> None:
     """What the monitor exports of both."""
     story.step("The monitor shows both")
     story.show(chain.start_monitor())
@@ -130,13 +147,13 @@ def monitor(chain: Chain, story: Story, pods: list[Pod]) -> dict[str, float]:
         story.check(used == chain.held_bytes(pod), f"{pod.name}: what the library charged is what the card holds")
         enforced = sample(samples, "kai_isolator_state", pod.name, 'state="enforced"')
         story.check(enforced == 1, f"{pod.name}: the monitor finds promise, limit and card in agreement")
-    return samples
 
 
-def conclude(chain: Chain, story: Story, pods: list[Pod], samples: Mapping[str, float]) -> None:
+def conclude(chain: Chain, story: Story, pods: list[Pod]) -> None:
     """The last table. What is really used is the card's word, what was refused the pod's own log."""
     story.step("Promise and reality")
     rows = []
+    samples = scrape_until(chain.monitor_url, "hami_vgpu_memory_limit_bytes", [pod.name for pod in pods])
     for pod in pods:
         limit = sample(samples, "hami_vgpu_memory_limit_bytes", pod.name) or 0
         refusals = re.findall(r"^Device 0 OOM \d+ / \d+$", pod["main"].logs(), re.MULTILINE)
@@ -146,7 +163,11 @@ def conclude(chain: Chain, story: Story, pods: list[Pod], samples: Mapping[str, 
     story.table(("pod", "promised", "enforced", "really used", "refused"), rows)
     card = chain.node.truth()[0]
     used, total = card["used_bytes"] // MIB, card["total_bytes"] // MIB
-    story.line(f"\n    the card: {used} of {total} MiB in use, {total - used} MiB free\n")
+    story.line("\n    promised: the annotation, which KAI rounds up to the limit that is enforced (4147 MiB)")
+    story.line(f"    the card: {used} of {total} MiB in use, {total - used} MiB free\n")
+    for pod in pods:
+        counted = sample(samples, "kai_isolator_refusals_total", pod.name)
+        story.check(counted == 1, f"{pod.name}: refused once, and the monitor counts the same")
     story.check(card["used_bytes"] == 2 * (3 * GIB + CONTEXT_BYTES), "nobody else holds memory of the card")
 
 
