@@ -1,26 +1,23 @@
-"""The API server: the only module that imports kubernetes. This node's pods by list and watch, and Events on them.
+"""This node's pods by list and watch from the API server, and Events on them."""
 
-Answers are read as plain JSON, whatever the client's types say: its own models would hold ten times the memory of
-what is kept of a pod. `api` is a CoreV1Api.
-"""
-
-import json
 import logging
 import queue
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from kubernetes import client, config
-
+from monitor.apiserver import ApiError, ApiServer
 from monitor.evidence import Row
 from monitor.pods import Pod, from_object, living
 
 log = logging.getLogger(__name__)
+PODS = "/api/v1/pods"
 WATCH_SECONDS = 240
-CONNECT_SECONDS = 5
+SILENCE_SECONDS = 120  # bookmarks come about every minute
+ANSWER_SECONDS = 30
+EVENT_SECONDS = 5
 FIRST_LIST_SECONDS = 1.5
 RETRY_SECONDS = (1.0, 30.0)
 MAX_WAITING_EVENTS = 100
@@ -28,14 +25,10 @@ GONE = 410
 ANY_VERSION, NEWEST_VERSION = "0", ""  # of a list: from the API server's memory, or asked of etcd
 
 
-class ExpiredError(Exception):
-    """The watch's place in history is no longer kept: list again."""
-
-
 class ClusterPods:
     """The pods of one node, kept up to date by a thread."""
 
-    def __init__(self, api: Any, node_name: str) -> None:
+    def __init__(self, api: ApiServer, node_name: str) -> None:
         self._api = api
         self._selector = f"spec.nodeName={node_name}"
         self._node = node_name
@@ -44,12 +37,6 @@ class ClusterPods:
         self._listed = threading.Event()
         self._problem: str | None = "the API server has not answered yet"
         threading.Thread(target=self._run, name="pods-watch", daemon=True).start()
-
-    @classmethod
-    def from_environment(cls, node_name: str) -> "ClusterPods":
-        """Use the pod's service account or, outside of a pod, the user's kubeconfig."""
-        config.load_config()  # type: ignore[no-untyped-call]
-        return cls(client.CoreV1Api(), node_name)
 
     def events(self) -> "ClusterEvents":
         """A sink for Events by the same API server."""
@@ -71,22 +58,18 @@ class ClusterPods:
                 pause = RETRY_SECONDS[0]
                 while True:
                     version = self._watch(version)
-            except ExpiredError:
-                since = NEWEST_VERSION
             except Exception as e:
-                self._problem = f"{type(e).__name__}: {e}".splitlines()[0]
+                if isinstance(e, ApiError) and e.code == GONE:
+                    since = NEWEST_VERSION
+                    continue
+                self._problem = f"{type(e).__name__}: {e}"
                 log.debug("watch", exc_info=True)
                 threading.Event().wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the nodes' retries)
                 pause = min(pause * 2, RETRY_SECONDS[1])
 
     def _list(self, since: str) -> str:
-        answer = self._api.list_pod_for_all_namespaces(
-            field_selector=self._selector,
-            resource_version=since,
-            _preload_content=False,
-            _request_timeout=(CONNECT_SECONDS, 30),
-        )
-        data = json.loads(answer.data)
+        query = {"fieldSelector": self._selector} | ({"resourceVersion": since} if since else {})
+        data = self._api.get(PODS, query, ANSWER_SECONDS)
         self._pods, self._keys = {}, {}
         for item in data.get("items") or ():
             self._apply("ADDED", item)
@@ -95,28 +78,18 @@ class ClusterPods:
         return str(data["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
-        answer = self._api.list_pod_for_all_namespaces(
-            field_selector=self._selector,
-            resource_version=version,
-            watch=True,
-            allow_watch_bookmarks=True,
-            timeout_seconds=WATCH_SECONDS,
-            _preload_content=False,
-            _request_timeout=(CONNECT_SECONDS, WATCH_SECONDS + 30),
-        )
-        try:
-            for line in _lines(answer):
-                change = json.loads(line)
-                item = change["object"]
-                if change["type"] == "ERROR":
-                    if item.get("code") == GONE:
-                        raise ExpiredError
-                    raise OSError(str(item.get("message")))
-                version = item["metadata"]["resourceVersion"]
-                self._apply(change["type"], item)
-        finally:
-            answer.release_conn()
-            answer.close()
+        query = {
+            "fieldSelector": self._selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        for change in self._api.watch(PODS, query, SILENCE_SECONDS):
+            item = change["object"]
+            if change["type"] == "ERROR":
+                raise ApiError(item.get("code", 0), str(item.get("message")))
+            version = item["metadata"]["resourceVersion"]
+            self._apply(change["type"], item)
         return version
 
     def _apply(self, kind: str, item: Mapping[str, Any]) -> None:
@@ -133,17 +106,10 @@ class ClusterPods:
         self._pods = pods
 
 
-def _lines(answer: Any) -> Iterator[bytes]:
-    rest = b""
-    for chunk in answer.stream(65536, decode_content=False):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in whole if line.strip())
-
-
 class ClusterEvents:
     """Writes Events from a thread of its own: an API server that is slow must not hold up an update."""
 
-    def __init__(self, api: Any, node_name: str) -> None:
+    def __init__(self, api: ApiServer, node_name: str) -> None:
         self._api = api
         self._node = node_name
         self._waiting: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(MAX_WAITING_EVENTS)
@@ -181,6 +147,6 @@ class ClusterEvents:
         while True:
             namespace, body = self._waiting.get()
             try:
-                self._api.create_namespaced_event(namespace, body, _request_timeout=CONNECT_SECONDS)
+                self._api.post(f"/api/v1/namespaces/{namespace}/events", body, EVENT_SECONDS)
             except Exception as e:
-                log.warning("event on %s/%s: %s", namespace, body["involvedObject"]["name"], str(e).splitlines()[0])
+                log.warning("event on %s/%s: %s", namespace, body["involvedObject"]["name"], e)

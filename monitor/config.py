@@ -19,7 +19,7 @@ class Settings:
     kubelet_root: Path
     proc: Path
     pods_file: Path | None
-    use_api: bool
+    api_server: str  # empty: none
     node_name: str
     map_by_mount: bool
     legacy_metrics: bool
@@ -47,6 +47,18 @@ def _seconds(text: str) -> float:
     if not 0 < value <= 86400:  # noqa: PLR2004 (a day)
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
     return value
+
+
+def _url(text: str) -> str:
+    if text and not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} doesn't start with http:// or https://")
+    return text
+
+
+def _own_cluster(environment: Mapping[str, str]) -> str:
+    """The API server as the kubelet names it to every pod; empty outside of one."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    return f"https://[{host}]:{port}" if host and ":" in host else f"https://{host}:{port}" if host else ""
 
 
 def _count(text: str) -> int:
@@ -81,6 +93,7 @@ OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         _choice("auto", "api", "none"),
         "where names come from: api server, none, auto: the api inside a pod",
     ),
+    ("api-server", "", _url, "address of the API server, if not the pod's own cluster's (`kubectl proxy` serves one)"),
     ("pods-file", "", str, "a v1 PodList as JSON instead of the API server"),
     ("node-name", "", str, "this node's name: its pods are watched (needed with the API server)"),
     (
@@ -135,9 +148,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     if user and not user.isdecimal():
         parser.error(f"--user: {user!r} is not a numeric user id")
     pods_file = Path(values["pods_file"]) if values["pods_file"] else None
-    in_cluster = "KUBERNETES_SERVICE_HOST" in environment
-    use_api = pods_file is None and (values["pods"] == "api" or (values["pods"] == "auto" and in_cluster))
-    if use_api and not values["node_name"]:
+    api_server = ""
+    if pods_file is None and values["pods"] != "none":
+        api_server = values["api_server"] or _own_cluster(environment)
+    if values["pods"] == "api" and not api_server:
+        parser.error("--pods api: this is no pod of a cluster, so --api-server must say where the API server is")
+    if api_server and not values["node_name"]:
         parser.error(f"--node-name (or {PREFIX}NODE_NAME) is needed to watch this node's pods")
     return Settings(
         host=values["listen"][0],
@@ -145,9 +161,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         kubelet_root=values["kubelet_root"],
         proc=values["proc"],
         pods_file=pods_file,
-        use_api=use_api,
+        api_server=api_server,
         node_name=values["node_name"],
-        map_by_mount=values["map_by"] == "mount" or (values["map_by"] == "auto" and not use_api),
+        map_by_mount=values["map_by"] == "mount" or (values["map_by"] == "auto" and not api_server),
         legacy_metrics=values["legacy_metrics"],
         interval=values["interval"],
         grace=values["grace"],

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
 from typing import Any
 
 from monitor import __version__, config, metrics
+from monitor.apiserver import ApiServer
 from monitor.cards import CardSource
+from monitor.cluster import ClusterPods
 from monitor.config import Settings
 from monitor.events import Events, Sink
 from monitor.exposition import CONTENT_TYPE
@@ -117,10 +118,9 @@ def _cards() -> CardSource:
 def _pods(settings: Settings) -> tuple[PodSource | None, Sink | None]:
     if settings.pods_file:
         return PodFile(settings.pods_file), None
-    if not settings.use_api:
+    if not settings.api_server:
         return None, None
-    cluster = import_module("monitor.cluster")  # twenty MiB: only where there is a cluster
-    pods = cluster.ClusterPods.from_environment(settings.node_name)
+    pods = ClusterPods(ApiServer(settings.api_server), settings.node_name)
     return pods, pods.events() if settings.events else None
 
 

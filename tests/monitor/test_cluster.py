@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from kubernetes import client
 
 from monitor import cluster
+from monitor.apiserver import ApiServer
 from monitor.cluster import ClusterPods
 from monitor.evidence import Row
 from tests.monitor.tree import T4
@@ -100,11 +100,9 @@ class Server:
             self.changes.append({"type": kind, "object": item or {}})
             self.news.notify_all()
 
-    def api(self) -> client.CoreV1Api:
+    def api(self) -> ApiServer:
         """A client of this server."""
-        settings = client.Configuration(host=f"http://127.0.0.1:{self.http.server_address[1]}")
-        settings.retries = False
-        return client.CoreV1Api(client.ApiClient(settings))
+        return ApiServer(f"http://127.0.0.1:{self.http.server_address[1]}")
 
 
 @pytest.fixture

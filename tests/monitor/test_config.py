@@ -16,7 +16,8 @@ def test_defaults_are_a_nodes() -> None:
 
 
 VALUES = {
-    "listen": "127.0.0.1:1", "kubelet-root": "/k", "proc": "/p", "pods": "none", "pods-file": "/f", "node-name": "n",
+    "listen": "127.0.0.1:1", "kubelet-root": "/k", "proc": "/p", "pods": "none",
+    "api-server": "http://a", "pods-file": "/f", "node-name": "n",
     "map-by": "mount", "legacy-metrics": "true", "interval": "1", "grace": "2", "deadline": "3", "slack-mib": "4",
     "user": "65534", "events": "false", "log-level": "debug",
 }  # fmt: skip
@@ -49,6 +50,8 @@ def test_a_switch_needs_no_value() -> None:
         (["--user", "nobody"], {}, ["--user", "numeric"]),
         (["--legacy-metrics", "maybe"], {}, ["--legacy-metrics", "maybe"]),
         ([], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ["--node-name", "KRI_MONITOR_NODE_NAME"]),
+        (["--pods", "api"], {}, ["--api-server"]),
+        (["--api-server", "10.0.0.1"], {}, ["--api-server", "https://"]),
     ],
 )
 def test_a_wrong_value_is_named(
@@ -63,10 +66,15 @@ def test_a_wrong_value_is_named(
 
 def test_inside_a_cluster_the_api_server_names_pods_and_control_groups_match_processes() -> None:
     settings = parse(["--node-name", "n"], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert (settings.use_api, settings.map_by_mount) == (True, False)
+    assert (settings.api_server, settings.map_by_mount) == ("https://10.0.0.1:443", False)
     settings = parse(["--pods-file", "/f"], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert (settings.use_api, settings.map_by_mount) == (False, True)
+    assert (settings.api_server, settings.map_by_mount) == ("", True)
 
 
 def test_an_address_may_be_ipv6() -> None:
     assert parse(["--listen", "[::1]:9394"], {}).host == "::1"
+
+
+def test_a_cluster_may_have_ipv6_addresses() -> None:
+    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    assert parse(["--node-name", "n"], environment).api_server == "https://[fd00::1]:6443"
