@@ -1,4 +1,4 @@
-"""What else a program meets: peers, green contexts, external memory, recording streams, a driver that lacks functions."""
+"""What else a program meets: peers, green contexts, external memory, recording streams, missing functions."""
 
 from __future__ import annotations
 
