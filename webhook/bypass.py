@@ -25,7 +25,7 @@ def find(pod: Pod, share: Share, library_base: str) -> list[str]:
     mounted = {mount.get("name") for mount in share.target.mounts if mount.get("readOnly") is not True}
     found += [
         f"a writable hostPath volume {shown(str(volume['name']))} over the node's library"
-        for _, volume in pod.volumes.values()
+        for volume in pod.volumes.values()
         if volume.get("name") in mounted and _reaches_library(volume, library_base)
     ]
     return found

@@ -17,11 +17,11 @@ def check(pod: Pod, share: Share, wanted: Injection) -> None:
     for name, volume in wanted.volumes.items():
         found = pod.volumes.get(name)
         if found is not None:
-            _check_volume(pod, share, wanted, found[1], volume)
+            _check_volume(pod, share, wanted, found, volume)
     for container in pod.all_containers:
         is_target = container is share.target
         for mount in container.mounts:
-            ours = wanted.mounts.get(mount.get("name", "")) if is_target else None
+            ours = wanted.mounts.get(text(mount, "name", container.where)) if is_target else None
             if ours is None or not injection.same(mount, ours):
                 _check_mount(pod, container, mount, is_target)
         if is_target:
@@ -67,7 +67,7 @@ def without_limit(quota_volume: Object) -> Object:
 
 
 def _check_mount(pod: Pod, container: Container, mount: Object, is_target: bool) -> None:
-    name = mount.get("name", "")
+    name = text(mount, "name", container.where)
     raw_path = text(mount, "mountPath", container.where)
     if name in OUR_VOLUMES:
         raise Denied(
@@ -114,12 +114,12 @@ def _is_below(path: str, parent: str) -> bool:
     return path != parent and path.startswith(parent.rstrip("/") + "/")
 
 
-def _reads_only(mount: Object, volume: tuple[int, Object] | None) -> bool:
+def _reads_only(mount: Object, volume: Object | None) -> bool:
     if mount.get("readOnly") is True:
         return True
     if volume is None:
         return False
     return any(
         kind in _READ_ONLY_KINDS or (isinstance(body, dict) and body.get("readOnly") is True)
-        for kind, body in volume[1].items()
+        for kind, body in volume.items()
     )

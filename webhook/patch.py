@@ -57,8 +57,9 @@ def build(pod: Pod, share: Share, wanted: Injection) -> Patch:
 
 def _complete_quota(patch: Patch, pod: Pod, wanted: Injection) -> None:
     found = pod.volumes.get(names.QUOTA_VOLUME)
-    if found is not None and wanted.limit_source is not None and quota_sources(found[1]) == 1:
-        patch.add(f"/spec/volumes/{found[0]}/projected/sources/-", wanted.limit_source)
+    if found is not None and wanted.limit_source is not None and quota_sources(found) == 1:
+        place = pod.spec["volumes"].index(found)
+        patch.add(f"/spec/volumes/{place}/projected/sources/-", wanted.limit_source)
 
 
 def _keep_evictable(patch: Patch, pod: Pod) -> None:

@@ -36,13 +36,15 @@ def objects(parent: Object, key: str, where: str) -> list[Object]:
     return value
 
 
-def named(parent: Object, key: str, where: str) -> list[Object]:
-    """Return the list of objects under `key`, in which a name is a string."""
-    entries = objects(parent, key, where)
-    for entry in entries:
-        if type(entry.get("name", "")) is not str:
+def named(parent: Object, key: str, where: str) -> dict[str, Object]:
+    """Return the list of objects under `key` by their names, the last of a name: for variables the one that holds."""
+    found: dict[str, Object] = {}
+    for entry in objects(parent, key, where):
+        name = entry.get("name", "")
+        if not isinstance(name, str):
             raise MalformedObjectError(f"{where}.{key} has an entry whose name is not a string")
-    return entries
+        found[name] = entry
+    return found
 
 
 def text(parent: Object, key: str, where: str) -> str:
@@ -86,9 +88,8 @@ class Container:
             index=index,
             raw=raw,
             name=text(raw, "name", where),
-            # By name: the last entry of a name is the one that holds in the container.
-            env={entry.get("name", ""): entry for entry in named(raw, "env", where)},
-            mounts=named(raw, "volumeMounts", where),
+            env=named(raw, "env", where),
+            mounts=objects(raw, "volumeMounts", where),
             devices=objects(raw, "volumeDevices", where),
             security=mapping(raw, "securityContext", where),
         )
@@ -113,7 +114,7 @@ class Pod:
     spec: Object
     containers: list[Container]
     init_containers: list[Container]
-    volumes: dict[str, tuple[int, Object]]
+    volumes: dict[str, Object]
 
     @classmethod
     def read(cls, raw: Object) -> "Pod":
@@ -125,10 +126,7 @@ class Pod:
             spec=spec,
             containers=_containers(spec, "containers"),
             init_containers=_containers(spec, "initContainers"),
-            # By name, with the place in the list.
-            volumes={
-                volume.get("name", ""): (index, volume) for index, volume in enumerate(named(spec, "volumes", "spec"))
-            },
+            volumes=named(spec, "volumes", "spec"),
         )
         if not pod.containers:
             raise MalformedObjectError("spec.containers is empty")

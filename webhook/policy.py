@@ -6,6 +6,7 @@ Knows nothing of HTTP and does no I/O but asking `Namespaces` for labels.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Protocol
 
 from webhook import bypass, conflicts, injection, names, patch, reasons
@@ -140,12 +141,17 @@ def _refuse_whole_gpu(pod: Pod) -> None:
 
 def _refuse_sandbox(pod: Pod, rules: Rules) -> None:
     name = text(pod.spec, "runtimeClassName", "spec")
-    if any(fnmatchcase(name, pattern) for pattern in rules.sandboxed_runtime_classes):
+    if name and _matches(name, rules.sandboxed_runtime_classes):
         raise Denied(
             reasons.RUNTIME_SANDBOXED,
             f"spec.runtimeClassName is {shown(name)}, which runs containers in a sandbox where a share can't be "
             "enforced: use the cluster's ordinary NVIDIA runtime class, or a whole GPU instead of a share",
         )
+
+
+@lru_cache
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _refuse_pod_security(namespace: str, namespaces: Namespaces) -> None:
