@@ -35,7 +35,9 @@ void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_me
     nvmlMemory_t memory;
     measure->has_processes = measure->has_free = false;
     measure->device = device;
-    measure->buffer_bytes = member->region->slots[member->slot].used_bytes[device][VGPU_KIND_BUFFER];
+    const uint64_t *own_bytes = member->region->slots[member->slot].used_bytes[device];
+    measure->buffer_bytes = own_bytes[VGPU_KIND_BUFFER];
+    measure->all_bytes = own_bytes[VGPU_KIND_CONTEXT] + own_bytes[VGPU_KIND_MODULE] + own_bytes[VGPU_KIND_BUFFER];
     /* Kept initialised: the first time costs milliseconds, and modules are loaded by the hundred. Asked also where NVML
      * told no total: it lists the processes of a card with unified memory and of a MIG device all the same. */
     if (!process->nvml_held && vgpu_real_load_nvml()) process->nvml_held = real_nvmlInit_v2() == NVML_SUCCESS;
@@ -59,26 +61,33 @@ static uint64_t figure(const struct vgpu_measure *measure, uint32_t pid, bool *f
     return 0;
 }
 
-/* NVML knows processes by the host's numbers. On the host itself that is ours; elsewhere it is the one process that
- * appeared meanwhile, which can be told unless several appeared at once. */
+/* NVML knows processes by the host's numbers. On the host itself that is ours. Elsewhere it is the one process that
+ * appeared meanwhile; where several did, it shows later, as the one that holds just what we are charged for. 0 as long
+ * as it can't be told; *least_fresh_bytes is then the least that a process which appeared holds. */
 static uint32_t host_pid(struct vgpu_process *process, const struct vgpu_measure *before,
-                         const struct vgpu_measure *after) {
+                         const struct vgpu_measure *after, uint64_t *least_fresh_bytes) {
     struct stat status;
     bool there;
+    *least_fresh_bytes = 0;
     if (process->host_pid) return process->host_pid;
-    if (stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == FIRST_PID_NAMESPACE) {
-        process->host_pid = (uint32_t)getpid();
-        return process->host_pid;
-    }
-    uint32_t fresh = 0, found = 0;
+    if (stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == FIRST_PID_NAMESPACE)
+        return process->host_pid = (uint32_t)getpid();
+    uint32_t fresh = 0, fresh_found = 0, alike = 0, alike_found = 0;
     for (unsigned int i = 0; i < after->count; i++) {
-        figure(before, after->processes[i].pid, &there);
+        uint64_t then_bytes = figure(before, after->processes[i].pid, &there);
         if (!there) {
             fresh = after->processes[i].pid;
-            found++;
+            if (fresh_found++ == 0 || after->processes[i].bytes < *least_fresh_bytes)
+                *least_fresh_bytes = after->processes[i].bytes;
+        } else if (then_bytes == before->all_bytes) {
+            alike = after->processes[i].pid;
+            alike_found++;
         }
     }
-    if (found == 1) process->host_pid = fresh;
+    if (process->context_count == 0 && fresh_found == 1)
+        process->host_pid = fresh;
+    else if (process->context_count != 0 && alike_found == 1)
+        process->host_pid = alike;
     return process->host_pid;
 }
 
@@ -91,10 +100,14 @@ static bool change(struct vgpu_process *process, const struct vgpu_measure *befo
     /* What this process asked for meanwhile, in other threads, was charged already. */
     int64_t asked_bytes = (int64_t)(after.buffer_bytes - before->buffer_bytes);
     if (after.has_processes && before->has_processes) {
-        uint32_t pid = host_pid(process, before, &after);
+        uint64_t least_fresh_bytes;
+        uint32_t pid = host_pid(process, before, &after, &least_fresh_bytes);
         uint64_t now_bytes = figure(&after, pid, &found), then_bytes = figure(before, pid, &was_there);
         *bytes = (int64_t)(now_bytes - then_bytes) - asked_bytes;
         if (pid && (found || was_there) && *bytes >= least && *bytes <= most) return true;
+        /* Several processes start at once: ours has a context and nothing else, so it is among the least. */
+        *bytes = (int64_t)least_fresh_bytes;
+        if (!pid && process->context_count == 0 && least_fresh_bytes && *bytes >= least && *bytes <= most) return true;
     }
     if (after.has_free && before->has_free) {
         *bytes = (int64_t)(before->free_bytes - after.free_bytes) - asked_bytes;

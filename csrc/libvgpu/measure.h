@@ -15,7 +15,8 @@ struct vgpu_measure {
     int device;
     unsigned int count;
     uint64_t free_bytes;
-    uint64_t buffer_bytes; /* this process's own requests at that time */
+    uint64_t buffer_bytes; /* charged to this process for its own requests at that time */
+    uint64_t all_bytes;    /* and for everything */
     struct {
         uint32_t pid;
         uint64_t bytes;

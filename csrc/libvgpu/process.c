@@ -76,10 +76,18 @@ static void refuse(struct vgpu_process *process, const char *what, const char *w
     __atomic_store_n(&process->state, VGPU_REFUSED, __ATOMIC_RELEASE);
 }
 
+static bool is_share(const char *percent) {
+    return percent && percent[0] && strcmp(percent, "0") != 0 && strcmp(percent, "100") != 0;
+}
+
 static void warn_about_unenforced(void) {
-    const char *share = getenv("CUDA_DEVICE_SM_LIMIT");
-    if (share && share[0] && strcmp(share, "0") != 0 && strcmp(share, "100") != 0)
-        vgpu_message(VGPU_WARNING, "CUDA_DEVICE_SM_LIMIT is read but not enforced: only memory is limited");
+    bool asked = is_share(getenv("CUDA_DEVICE_SM_LIMIT"));
+    for (int index = 0; index < VGPU_MAX_DEVICES && !asked; index++) {
+        char name[40];
+        snprintf(name, sizeof name, "CUDA_DEVICE_SM_LIMIT_%d", index);
+        asked = is_share(getenv(name));
+    }
+    if (asked) vgpu_message(VGPU_WARNING, "CUDA_DEVICE_SM_LIMIT is read but not enforced: only memory is limited");
 }
 
 static void join(struct vgpu_process *process) {

@@ -52,11 +52,19 @@ static inline struct vgpu_entry *seek(const struct vgpu_table *table, uint64_t k
     return NULL;
 }
 
-/* The key isn't there yet and there is room. Who is further from home takes the place of who is nearer: along a run the
- * homes are in order, so a removal can stop moving others back at the first that is at home. */
-static void insert(struct vgpu_table *table, struct vgpu_entry entry) {
-    uint64_t mask = table->capacity - 1, at = home(table, entry.key);
-    for (uint64_t from_home = 0; table->entries[at].key != 0; from_home++, at = (at + 1) & mask) {
+/* There is room. Who is further from home takes the place of who is nearer: along a run the homes are in order, so a
+ * removal can stop moving others back at the first that is at home. True if the key is new. */
+static bool insert(struct vgpu_table *table, const struct vgpu_entry *given) {
+    uint64_t mask = table->capacity - 1, at = home(table, given->key), from_home = 0;
+    for (; table->entries[at].key != 0; from_home++, at = (at + 1) & mask) {
+        if (table->entries[at].key == given->key) {
+            table->entries[at] = *given;
+            return false;
+        }
+        if (distance(table, at) < from_home) break;
+    }
+    struct vgpu_entry entry = *given;
+    for (; table->entries[at].key != 0; from_home++, at = (at + 1) & mask) {
         uint64_t others = distance(table, at);
         if (others >= from_home) continue;
         struct vgpu_entry moved = table->entries[at];
@@ -65,6 +73,7 @@ static void insert(struct vgpu_table *table, struct vgpu_entry entry) {
         from_home = others;
     }
     table->entries[at] = entry;
+    return true;
 }
 
 static int grow(struct vgpu_table *table) {
@@ -77,7 +86,7 @@ static int grow(struct vgpu_table *table) {
     madvise(bigger.entries, bytes, MADV_DONTFORK);
     madvise(bigger.entries, bytes, MADV_HUGEPAGE);
     for (uint64_t i = 0; i < table->capacity; i++)
-        if (table->entries[i].key) insert(&bigger, table->entries[i]);
+        if (table->entries[i].key) insert(&bigger, &table->entries[i]);
     if (table->entries) munmap(table->entries, table->capacity * sizeof *table->entries);
     table->entries = bigger.entries;
     table->shift = bigger.shift;
@@ -93,15 +102,8 @@ static int make_room(struct vgpu_table *table) {
 
 static int put(struct vgpu_table *table, const struct vgpu_entry *entry) {
     int error = make_room(table);
-    if (error) return error;
-    struct vgpu_entry *place = seek(table, entry->key);
-    if (place) {
-        *place = *entry;
-    } else {
-        insert(table, *entry);
-        table->count++;
-    }
-    return 0;
+    if (error == 0) table->count += insert(table, entry);
+    return error;
 }
 
 static void erase(struct vgpu_table *table, const struct vgpu_entry *entry) {

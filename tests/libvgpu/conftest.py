@@ -47,14 +47,20 @@ class Worker:
                 text=True,
             )
 
-    def ask(self, name: str, *arguments: Any) -> Any:
+    def send(self, name: str, *arguments: Any) -> None:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([name, *arguments]) + "\n")
         self.process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.stderr()
         return json.loads(line)
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        self.send(name, *arguments)
+        return self.receive()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments: self.ask(name, *arguments)

@@ -151,3 +151,13 @@ def test_the_last_green_context_takes_everything_with_it(ground: Ground) -> None
     assert agree(ground) == GIB + CONTEXT
     assert worker.call("cuGreenCtxDestroy", green) == 0
     assert agree(ground) == 0
+
+
+def test_processes_that_start_together_in_pid_namespaces_are_each_measured_rightly(ground: Ground, root: None) -> None:
+    """NVML lists them under pids of the host, which they don't know: several appear at once."""
+    wrap = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    workers = [ground.worker("8g", device=None, wrap=wrap) for _ in range(6)]
+    for worker in workers:
+        worker.send("start")
+    assert [worker.receive() for worker in workers] == [[0, 0, 0]] * 6
+    assert agree(ground) == 6 * CONTEXT
