@@ -56,12 +56,13 @@ int arena_init(void) {
 /* Addresses that fit in 32 bits, for the functions of CUDA 2 and 3. Reserved only when such a function is called. */
 static bool low_init(void) {
     if (low_arena.base) return true;
-    uint64_t bytes = UINT64_C(1) << 30;
-    for (uintptr_t hint = 0x40000000; hint < 0xc0000000; hint += 0x10000000) {
-        void *at = reserve(bytes, (void *)hint, 0);
-        if (at && (uintptr_t)at + bytes <= UINT64_C(1) << 32) return setup(&low_arena, (uintptr_t)at, bytes) == 0;
-        if (at) munmap(at, bytes);
-    }
+    for (uint64_t bytes = UINT64_C(1) << 30; bytes >= UINT64_C(64) << 20; bytes /= 2)
+        for (uintptr_t hint = 0x10000000; hint < 0xf0000000; hint += 0x10000000) {
+            void *at = reserve(bytes, (void *)hint, 0);
+            bool fits = at && (uintptr_t)at + bytes <= UINT64_C(1) << 32 && ((uintptr_t)at & (BLOCK - 1)) == 0;
+            if (fits) return setup(&low_arena, (uintptr_t)at, bytes) == 0;
+            if (at) munmap(at, bytes);
+        }
     return false;
 }
 
