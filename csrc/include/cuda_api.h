@@ -13,9 +13,7 @@
 #include <stdint.h>
 
 /* How programs and we name the driver. */
-#define CUDA_SONAME         "libcuda.so.1"
-#define CUDA_SONAME_DEVEL   "libcuda.so"
-#define CUDA_SONAME_PATTERN "libcuda.so" /* prefix of every name under which it is opened */
+#define CUDA_SONAME "libcuda.so.1"
 
 #define CUDAAPI
 #define CU_IPC_HANDLE_SIZE 64

@@ -8,9 +8,7 @@
 #ifndef NVML_API_H
 #define NVML_API_H
 
-#define NVML_SONAME         "libnvidia-ml.so.1"
-#define NVML_SONAME_DEVEL   "libnvidia-ml.so"
-#define NVML_SONAME_PATTERN "libnvidia-ml.so"
+#define NVML_SONAME "libnvidia-ml.so.1"
 
 typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;

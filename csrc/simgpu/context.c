@@ -7,7 +7,6 @@
 
 #include "memory.h"
 
-#define MAGIC 0x43747843u
 #define DEPTH 64
 
 __thread CUcontext current_context __attribute__((tls_model("initial-exec")));
@@ -57,7 +56,7 @@ static CUresult activate_locked(CUcontext context, unsigned flags) {
 
 static bool device_has_context(int device) {
     for (CUcontext c = contexts; c; c = c->next)
-        if (c->device == device && !c->destroyed && !c->green) return true;
+        if (c->device == device && !c->destroyed) return true;
     return false;
 }
 
@@ -78,7 +77,6 @@ static void deactivate_locked(CUcontext context) {
 static CUcontext new_record(int device) {
     CUcontext context = calloc(1, sizeof *context);
     if (!context) return NULL;
-    context->magic = MAGIC;
     context->device = device;
     context->destroyed = true;
     context->api_version = SIM_CUDA_VERSION;

@@ -26,9 +26,6 @@
     API CUresult name parameters;                                                                                      \
     API CUresult name parameters
 
-/* A second exported name of a function of the same file. */
-#define CUALIAS(alias_name, name, parameters) API CUresult alias_name parameters __attribute__((alias(#name)));
-
 struct device {
     unsigned card; /* index in the shared state */
     struct CUctx_st *primary;
@@ -93,7 +90,6 @@ static inline bool device_valid(CUdevice device) {
 enum { LIMITS = 10 };
 
 struct CUctx_st {
-    uint32_t magic;
     int device;
     bool primary;
     bool destroyed;   /* or, for a primary one: not active */
@@ -105,7 +101,6 @@ struct CUctx_st {
     uint64_t limit_bytes; /* what raised limits take of the card */
     uint32_t peers;       /* bit per device with access enabled */
     uint64_t done_ns;     /* when all launched work will be over */
-    CUgreenCtx green;
     struct CUctx_st *next;
 };
 

@@ -132,15 +132,6 @@ void sim_object_drop(struct sim_view *view, int64_t number) {
     sim_unlock(view);
 }
 
-uint64_t sim_object_bytes(struct sim_view *view, int64_t number, unsigned *card) {
-    sim_lock(view);
-    const struct sim_object *object = find(view->state, number);
-    uint64_t bytes = object ? object->bytes : 0;
-    if (object && card) *card = object->card;
-    sim_unlock(view);
-    return bytes;
-}
-
 /* ---- slots: entering, leaving, dying ---- */
 
 /* Under the lock. The slot's holdings are zeroed before the cards' sums shrink: who dies in between leaves sums that

@@ -189,7 +189,7 @@ void sim_uncharge(struct sim_view *view, unsigned card, enum sim_kind kind, uint
 void sim_count_request(struct sim_view *view, unsigned card, int requests);
 void sim_count_context(struct sim_view *view, unsigned card, int contexts);
 
-/* What the card has left for anybody, dead processes' memory given back first. */
+/* What the card has left for anybody; what dead processes held counts as taken until sim_reap(). */
 uint64_t sim_free_bytes(struct sim_view *view, unsigned card);
 
 /* Gives back what dead processes hold and moves the charge of their objects to a living user. */
@@ -202,9 +202,6 @@ int64_t sim_object_create(struct sim_view *view, unsigned card, uint64_t bytes);
 int sim_object_use(struct sim_view *view, int64_t object);
 /* Stops being a user; the memory dies with the last one, the charge moves on if this was the owner. */
 void sim_object_drop(struct sim_view *view, int64_t object);
-/* Owner's view: bytes of the object, 0 if it is gone. */
-uint64_t sim_object_bytes(struct sim_view *view, int64_t object, unsigned *card);
-
 /* What a process really holds of one card. */
 struct sim_process {
     int32_t pid;    /* as the host sees it where that is known, else as the process itself does */

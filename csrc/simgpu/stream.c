@@ -196,7 +196,7 @@ CUAPI(cuStreamGetCtx_v2, (CUstream stream, CUcontext *context, CUgreenCtx *green
     TRY(stream_check(stream));
     if (!context || !green) return CUDA_ERROR_INVALID_VALUE;
     *context = stream_context(stream);
-    *green = stream_special(stream) ? stream_context(stream)->green : stream->green;
+    *green = stream_special(stream) ? NULL : stream->green;
     return CUDA_SUCCESS;
 }
 
