@@ -1,63 +1,20 @@
-"""The HTTP side: `POST /mutate`, `/healthz`, `/readyz`, `/metrics`. Every error is a short JSON object."""
+"""The Flask application: `/healthz`, `/readyz`, `/metrics`, and the reviews' endpoint in front of them.
+
+Every error is a short JSON object.
+"""
 
 import logging
-import threading
-import time
-from dataclasses import dataclass
-from typing import Any
 
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from webhook import reasons, review
-from webhook.config import Rules
-from webhook.health import Health
+from webhook.endpoint import ReviewEndpoint, Services, refuse
 from webhook.log import event
-from webhook.metrics import Metrics
-from webhook.pod import MalformedObjectError, Pod
-from webhook.policy import Decision, Namespaces, decide
-
-# Parsing takes many times a body's size: large ones are read one at a time.
-_LARGE_BYTES = 256 << 10
-_LARGE = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What the application uses of the rest."""
-
-    rules: Rules
-    namespaces: Namespaces
-    metrics: Metrics
-    health: Health
 
 
 def create_app(services: Services, max_body_bytes: int) -> Flask:
     """Return the WSGI application."""
     app = Flask("webhook", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
-
-    @app.post("/mutate")
-    def mutate() -> Response | tuple[Response, int]:
-        if request.scheme != "https":
-            return _error(services, 403, "reviews are taken over TLS only")
-        if request.mimetype != "application/json":
-            return _error(services, 415, "the body must be application/json")
-        started = time.perf_counter()
-        wanted = None
-        try:
-            wanted = _read(request.get_data(cache=False))
-            decision = _decide(services, wanted)
-            answer = review.render(wanted.uid, decision)
-        except (review.BadRequestError, MalformedObjectError) as error:
-            return _error(services, 400, str(error))
-        except Exception:
-            event(logging.ERROR, "review failed", exc_info=True, **(_subject(wanted) if wanted else {}))
-            return _error(services, 500, "internal error, see the webhook's log")
-        seconds = time.perf_counter() - started
-        services.metrics.reviewed(decision, seconds)
-        _log_review(wanted, decision, seconds)
-        return Response(answer, mimetype="application/json")
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -75,57 +32,17 @@ def create_app(services: Services, max_body_bytes: int) -> Flask:
         return Response(services.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.errorhandler(HTTPException)
-    def http_error(error: HTTPException) -> tuple[Response, int]:
-        answer, code = _error(services, error.code or 500, error.name)
-        allow = dict(error.get_headers()).get("Allow")
-        if allow:
-            answer.headers["Allow"] = allow
-        return answer, code
+    def http_error(error: HTTPException) -> Response:
+        code = error.code or 500
+        content = refuse(services.metrics, code, error.name, request.path)
+        allow = {name: value for name, value in error.get_headers() if name == "Allow"}
+        return Response(content, code, allow, mimetype="application/json")
 
     @app.errorhandler(Exception)
-    def unexpected(_error_: Exception) -> tuple[Response, int]:
+    def unexpected(_error: Exception) -> Response:
         event(logging.ERROR, "unexpected error", exc_info=True, path=request.path)
-        return _error(services, 500, "internal error, see the webhook's log")
+        content = refuse(services.metrics, 500, "internal error, see the webhook's log", request.path)
+        return Response(content, 500, mimetype="application/json")
 
+    app.wsgi_app = ReviewEndpoint(services, max_body_bytes, app.wsgi_app)  # type: ignore[method-assign]
     return app
-
-
-def _read(body: bytes) -> review.Request:
-    if len(body) <= _LARGE_BYTES:
-        return review.parse(body)
-    with _LARGE:
-        return review.parse(body)
-
-
-def _decide(services: Services, wanted: review.Request) -> Decision:
-    if not wanted.creates_pod:
-        return Decision(reasons.NOT_A_CREATION)
-    return decide(Pod.read(wanted.object), wanted.namespace, services.rules, services.namespaces)
-
-
-def _subject(wanted: review.Request) -> dict[str, str]:
-    return {"uid": wanted.uid, "namespace": wanted.namespace, "name": wanted.pod_name, "owner": wanted.owner}
-
-
-def _log_review(wanted: review.Request, decision: Decision, seconds: float) -> None:
-    fields: dict[str, Any] = {
-        **_subject(wanted),
-        "decision": decision.reason.outcome.value,
-        "reason": decision.reason.code,
-        "ms": round(seconds * 1000, 3),
-    }
-    if decision.container:
-        fields["container"] = decision.container
-    if decision.message:
-        fields["detail"] = decision.message
-    if decision.warnings:
-        fields["warnings"] = [warned.reason.code for warned in decision.warnings]
-    if wanted.dry_run:
-        fields["dry_run"] = True
-    event(logging.INFO, "review", **fields)
-
-
-def _error(services: Services, code: int, text: str) -> tuple[Response, int]:
-    services.metrics.http_errors.labels(str(code)).inc()
-    event(logging.WARNING, "request refused", code=code, detail=text, path=request.path)
-    return jsonify({"error": text}), code

@@ -17,7 +17,7 @@ _WARNINGS = 16
 _UID_CHARACTERS = 256
 # Of white space only blanks can stand in a string as they are.
 _WHITE_SPACE = ("\t", "\n", "\r", " :")
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+encode = json.JSONEncoder(separators=(",", ":")).encode
 # What a body costs is the number of its values, not its length: a pod that can be stored has far fewer.
 _VALUES = 400_000
 
@@ -178,7 +178,7 @@ def _request(request: Object) -> Request:
 
 def render(uid: str, decision: Decision) -> str:
     """Return the JSON text of the review that answers the request with this uid."""
-    return _encode(answer(uid, decision))
+    return encode(answer(uid, decision))
 
 
 def answer(uid: str, decision: Decision) -> ReviewAnswer:
@@ -190,7 +190,7 @@ def answer(uid: str, decision: Decision) -> ReviewAnswer:
         response["status"] = {"code": decision.reason.status, "message": message, "reason": code}
     if decision.operations:
         response["patchType"] = "JSONPatch"
-        response["patch"] = b64encode(_encode(decision.operations).encode()).decode()
+        response["patch"] = b64encode(encode(decision.operations).encode()).decode()
     if decision.warnings:
         response["warnings"] = [_warning(warned) for warned in decision.warnings[:_WARNINGS]]
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}

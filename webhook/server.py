@@ -62,7 +62,8 @@ class Application(BaseApplication):  # type: ignore[misc] # gunicorn has no type
 
     def load(self) -> Any:
         """Return the WSGI application; runs in the worker. The master imports nothing of it, which keeps it small."""
-        from webhook.app import Services, create_app  # noqa: PLC0415
+        from webhook.app import create_app  # noqa: PLC0415
+        from webhook.endpoint import Services  # noqa: PLC0415
         from webhook.runtime import Runtime  # noqa: PLC0415
 
         self.runtime = Runtime(self.settings)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -218,10 +219,11 @@ class Namespaces(BaseHTTPRequestHandler):
         else:
             item = {"metadata": {"name": server.NAMESPACE, "resourceVersion": "1"}}
             content = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [item]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # the webhook was stopped meanwhile
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
     def log_message(self, *_arguments: object) -> None:
         """Say nothing."""

@@ -6,7 +6,8 @@ import pytest
 
 from tests.webhook.server import body, pod
 from webhook import config
-from webhook.app import Services, create_app
+from webhook.app import create_app
+from webhook.endpoint import Services
 from webhook.health import Health
 from webhook.metrics import Metrics
 
