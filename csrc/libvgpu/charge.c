@@ -7,6 +7,7 @@
 #include "step.h"
 
 #define LEAST_GAP_NS UINT64_C(100000)
+#define MOST_GAP_NS  UINT64_C(1000000)
 
 static uint64_t *own_bytes(const struct vgpu_member *member, int device, enum vgpu_kind kind) {
     return &member->region->slots[member->slot].used_bytes[device][kind];
@@ -75,7 +76,7 @@ static uint64_t add_saturated(uint64_t a, uint64_t b) {
 }
 
 /* A look costs system calls for each slot with bytes, so a process that is refused in a loop looks again only after
- * eight times what the last look took, and at least 100 us: less than a killed process needs to die. */
+ * eight times what the last look took, at least 100 us and at most 1 ms: less than a killed process needs to die. */
 static bool look_is_due(struct vgpu_process *process, uint64_t *now_ns) {
     *now_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
     return *now_ns >= __atomic_load_n(&process->look_ns, __ATOMIC_RELAXED);
@@ -86,6 +87,7 @@ static bool look(struct vgpu_process *process, int device, uint64_t now_ns) {
     uint64_t then_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
     uint64_t gap_ns = (then_ns - now_ns) * 8;
     if (gap_ns < LEAST_GAP_NS) gap_ns = LEAST_GAP_NS;
+    if (gap_ns > MOST_GAP_NS) gap_ns = MOST_GAP_NS;
     __atomic_store_n(&process->look_ns, found ? 0 : then_ns + gap_ns, __ATOMIC_RELAXED);
     return found;
 }

@@ -19,6 +19,8 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 OOM = 2
 WORKER = Path(__file__).with_name("worker.py")
+# `make debug` builds another one, which traps at undefined behaviour.
+LIBRARY = Path(os.environ.get("VGPU_TEST_LIBRARY", BUILD / "libvgpu.so"))
 
 # A mount namespace in which /etc/vgpu and /run/vgpu are mounts, as in a container; the machine's own /etc stays.
 CONTAINER = """
@@ -98,7 +100,7 @@ class Ground:
         return self.folder / "region"
 
     def env(self, limit: str | None, more: dict[str, str]) -> dict[str, str]:
-        env = self.card.env | {"LD_PRELOAD": str(BUILD / "libvgpu.so")} | more
+        env = self.card.env | {"LD_PRELOAD": str(LIBRARY)} | more
         env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(self.region)
         return env if limit is None else env | {"CUDA_DEVICE_MEMORY_LIMIT": limit}
 
@@ -145,7 +147,7 @@ class Ground:
         ledger.mkdir(exist_ok=True)
         mounts = {"QUOTA": str(folder), "REGION": str(ledger) if region else ""}
         shell = ["unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINER, "sh"]
-        preload = ["env", f"LD_PRELOAD={BUILD / 'libvgpu.so'}"]
+        preload = ["env", f"LD_PRELOAD={LIBRARY}"]
         return self._start(self.card.env | mounts | (env or {}), [*shell, *(wrap or []), *preload])
 
     def held(self, worker: Worker | None = None, card: int = 0) -> int:
