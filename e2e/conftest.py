@@ -9,6 +9,11 @@ from e2e.cluster.cluster import Cluster
 from e2e.cluster.settings import Settings
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--foreign`: e2e/cluster on the cluster that KUBECONFIG names, where KAI and the chart are installed."""
+    parser.addoption("--foreign", action="store_true", help="use the cluster that KUBECONFIG names")
+
+
 @pytest.fixture(scope="session")
 def settings() -> Settings:
     """Where things lie, with everything that a cluster needs provided (built once, then cached)."""

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from e2e.chart.render import Rendered, render
-from e2e.cluster.cluster import Cluster, Object
+from e2e.cluster.client import Object
+from e2e.cluster.cluster import Cluster
 from e2e.cluster.release import NAME, Release
 from e2e.cluster.settings import Settings
 

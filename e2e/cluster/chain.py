@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,19 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from e2e.cluster import kai
-from e2e.cluster.cluster import Cluster, Object
-from e2e.cluster.node import SIMULATED
+from e2e.cluster.client import Client, Object
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.foreign import ForeignCluster
+from e2e.cluster.node import SIMULATED, Node
 from e2e.cluster.release import CHART, NAME
 from e2e.cluster.settings import NODE_NAME
 from e2e.images.catalog import PROBE_IMAGE, REGISTRY, TAG
+from e2e.onebox import kai as kai_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 GIB = 1 << 30
 CARD_MIB = 15360  # the simulated T4
+REPLICAS = 2
 VALUES = (
     f"global.imageRegistry={REGISTRY}",
     *(f"{component}.image.tag={TAG}" for component in ("webhook", "librarySync", "monitor")),
@@ -39,12 +43,38 @@ class Command:
 
 
 class Chain:
-    """Everything that the tests of a node share."""
+    """Everything that the tests of a node share. What only a simulated card can tell skips the test elsewhere."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Client) -> None:
         self.cluster = cluster
-        assert cluster.node is not None
-        self.node = cluster.node
+        self._started: list[Pod] = []
+        self.image = PROBE_IMAGE
+        if isinstance(cluster, ForeignCluster):
+            libsync = cluster.get(f"/apis/apps/v1/namespaces/{NAME}/daemonsets/{NAME}-libsync")
+            self.image = libsync["spec"]["template"]["spec"]["containers"][0]["image"]  # it has the probe in it
+
+    @property
+    def own(self) -> Cluster:
+        """The cluster whose nodes, images and releases the test may change."""
+        if not isinstance(self.cluster, Cluster):
+            pytest.skip("it changes node or release, which only a cluster of the test's own allows")
+        return self.cluster
+
+    @property
+    def node(self) -> Node:
+        """Its node."""
+        assert self.own.node is not None
+        return self.own.node
+
+    def card_mib(self) -> int:
+        """The card's size as the scheduler sees it: the smallest, where cards differ."""
+        nodes = self.cluster.get("/api/v1/nodes")["items"]
+        return min(int(node["metadata"]["labels"].get("nvidia.com/gpu.memory", 1 << 30)) for node in nodes)
+
+    def limit_mib(self, memory_mib: int = 4096) -> int:
+        """What KAI makes of a share on that card."""
+        card = self.card_mib()
+        return card * round(kai_rules.share({"gpu-memory": str(memory_mib)}, card) * 100) // 100
 
     def start_kai(self) -> None:
         """The node's GPU as the scheduler sees it, NVIDIA's RuntimeClass, and KAI Scheduler's part."""
@@ -55,22 +85,31 @@ class Chain:
         self.patch(f"/api/v1/nodes/{NODE_NAME}/status", {"status": {"capacity": gpu, "allocatable": gpu}})
         self.create("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
         self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kai.QUEUES)
-        pki = self.cluster.pki
+        pki = self.own.pki
         files = [f"--kubeconfig={pki}/admin.kubeconfig", f"--certificate={pki}/kai.crt", f"--key={pki}/kai.key"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        self.cluster.spawn("kai", [sys.executable, "-m", "e2e.cluster.kai", *files], environment)
+        self.own.spawn("kai", [sys.executable, "-m", "e2e.cluster.kai", *files], environment)
         configuration = kai.configuration((pki / "ca.crt").read_bytes())
         self.create("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", configuration)
 
     def install(self, *values: str) -> str:
-        """helm upgrade --install, and wait until all is ready: helm alone lets a DaemonSet's last node be behind."""
+        """helm upgrade --install, and wait until all is as it says.
+
+        helm alone lets a DaemonSet's last node be behind, and old replicas of the webhook answer.
+        """
         command = ["upgrade", "--install", NAME, str(CHART), f"--namespace={NAME}", "--create-namespace"]
         settings = [f"--set={value}" for value in (*VALUES, *values)]
-        output = self.cluster.helm(*command, *settings, "--reset-values", "--wait", "--timeout=300s")
+        output = self.own.helm(*command, *settings, "--reset-values", "--wait", "--timeout=300s")
         for component in ("libsync", "monitor"):
             name = f"daemonset/{NAME}-{component}"
             self.cluster.kubectl("rollout", "status", name, f"--namespace={NAME}", "--timeout=100s")
+        self.cluster.wait("old replicas are gone", lambda: len(self._replicas()) == REPLICAS, 60)
         return output
+
+    def _replicas(self) -> list[Object]:
+        selector = f"app.kubernetes.io/instance%3D{NAME},app.kubernetes.io/component%3Dwebhook"
+        found: list[Object] = self.cluster.get(f"/api/v1/namespaces/{NAME}/pods?labelSelector={selector}")["items"]
+        return found
 
     def create(self, path: str, body: Object, user: str = "admin") -> Object:
         """Create an object; RuntimeError with the API server's sentence where it is refused."""
@@ -80,17 +119,16 @@ class Chain:
         return answer
 
     def patch(self, path: str, body: Object) -> None:
-        """Merge an object's fields."""
+        """Merge the fields of an object of our own cluster."""
         headers = {"Content-Type": "application/merge-patch+json"}
-        status, answer = self.cluster.request("PATCH", path, body, headers=headers)
+        status, answer = self.own.request("PATCH", path, body, headers=headers)
         if status != 200:
             raise RuntimeError(str(answer.get("message")))
 
     def cards(self) -> list[dict[str, Any]]:
         """The card's truth."""
         command = [str(SIMULATED / "simgpu"), "truth", "--state", str(self.node.card / "state" / "state")]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        cards: list[dict[str, Any]] = json.loads(done.stdout)["cards"]
+        cards: list[dict[str, Any]] = json.loads(self.own.run(command).stdout)["cards"]
         return cards
 
     def used_bytes(self) -> int:
@@ -100,10 +138,18 @@ class Chain:
     def start(self, pod: Object, phase: str = "Running", seconds: float = 60) -> "Pod":
         """Create a pod and wait for a phase."""
         made = Pod(self, pod["metadata"]["name"])
+        for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])):
+            container["image"] = self.image
         made.delete()
+        self._started.append(made)
         self.create(made.collection, pod)
         made.wait_for(phase, seconds)
         return made
+
+    def remove_pods(self) -> None:
+        """Whatever a test started and left: the next one finds the card empty."""
+        while self._started:
+            self._started.pop().delete()
 
 
 class Pod:
@@ -179,7 +225,11 @@ def sleeper(name: str, change: Callable[[Object], None] | None = None, command: 
     """A pod with the quick start's share that does nothing of its own, or what `command` says; `change` edits it."""
     run = list(command) or ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
     pod: Object = {
-        "metadata": {"name": name, "annotations": {"gpu-memory": "4096"}},
+        "metadata": {
+            "name": name,
+            "labels": {"kai.scheduler/queue": "default-queue"},
+            "annotations": {"gpu-memory": "4096"},
+        },
         "spec": {
             "schedulerName": "kai-scheduler",
             "restartPolicy": "Never",

@@ -8,24 +8,22 @@ import signal
 import ssl
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPResponse, HTTPSConnection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from e2e.cluster import control, pki
+from e2e.cluster.client import Client, Object, decode, finish
 from e2e.cluster.namespaces import Namespaces
 from e2e.cluster.node import Node, remove_control_groups
 from e2e.cluster.settings import NODE_IP, NODE_NAME, Settings
 
-Object = dict[str, Any]
 PREFIX = "kri-e2e-"
 OWNER = "owner.pid"
 
 
-class Cluster:
+class Cluster(Client):
     """etcd and kube-apiserver, with `node=True` also controllers, scheduler, kube-proxy, containerd and kubelet.
 
     A context manager; inside, `kubectl`, `helm`, `request` and `spawn` reach it. Nothing of it outlives the context.
@@ -33,7 +31,7 @@ class Cluster:
 
     def __init__(self, settings: Settings, node: bool, images: Sequence[Path] = ()) -> None:
         """`images`: archives that the node's containerd gets before the kubelet starts."""
-        self.settings = settings
+        super().__init__(settings)
         self._images = images
         self._stack = contextlib.ExitStack()
         _remove_leftovers()
@@ -82,6 +80,8 @@ class Cluster:
         self.spawn("etcd", control.etcd(self.folder / "etcd"))
         self.spawn("kube-apiserver", control.api_server(programs, self.pki))
         if self.node:
+            self.run(self.node.create_card())
+            self.spawn("card", self.node.serve_card())
             self.spawn("containerd", self.node.containerd())
         self.wait("the API server is ready", self._is_ready, 60)
         if self.node:
@@ -115,11 +115,7 @@ class Cluster:
             text=True,
             timeout=timeout,
         )
-        if check and done.returncode:
-            raise RuntimeError(
-                f"{' '.join(arguments)[:300]}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
-            )
-        return done
+        return finish(arguments, done, check)
 
     def spawn(self, name: str, arguments: Sequence[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start a program inside; what it writes is in `logs/<name>.log`."""
@@ -142,18 +138,6 @@ class Cluster:
         """The log of a program that was started by `spawn`."""
         return self.folder / "logs" / f"{name}.log"
 
-    def kubectl(self, *arguments: str, stdin: str = "", user: str = "admin", check: bool = True) -> str:
-        """kubectl's standard output; with check=False its standard error behind it, whatever became of it."""
-        kubectl = [str(self.settings.programs / "kubectl"), f"--kubeconfig={self.pki}/{user}.kubeconfig"]
-        done = self.run([*kubectl, *arguments], check=check, stdin=stdin)
-        return done.stdout if check else done.stdout + done.stderr
-
-    def helm(self, *arguments: str, check: bool = True, timeout: float = 420) -> str:
-        """helm's output."""
-        helm = [str(self.settings.programs / "helm"), f"--kubeconfig={self.kubeconfig}"]
-        done = self.run([*helm, *arguments], check=check, timeout=timeout)
-        return done.stdout + done.stderr
-
     def request(
         self,
         method: str,
@@ -171,30 +155,11 @@ class Cluster:
             connection.request(method, path, content, sent | dict(headers or {}))
             response: HTTPResponse = connection.getresponse()
             raw = response.read()
-            try:
-                answer = json.loads(raw)
-            except ValueError:
-                answer = {"text": raw.decode(errors="replace")}
+            answer = decode(raw)
             warnings = response.headers.get_all("Warning") or []
             if warnings:
                 answer["httpWarnings"] = warnings
             return response.status, answer
-
-    def get(self, path: str, user: str = "admin") -> Object:
-        """An object or list by its path; RuntimeError where it can't be had."""
-        status, answer = self.request("GET", path, user=user)
-        if status != 200:
-            raise RuntimeError(f"GET {path}: {status} {answer.get('message')}")
-        return answer
-
-    def wait(self, claim: str, true: Callable[[], bool], seconds: float, step_seconds: float = 0.1) -> float:
-        """Wait until something holds; how long it took. RuntimeError with the logs' ends where it never does."""
-        begin = time.monotonic()
-        while not true():
-            if time.monotonic() - begin > seconds:
-                raise RuntimeError(f"waited {seconds} s, but never: {claim}\n{self._ends_of_logs()}")
-            time.sleep(step_seconds)
-        return time.monotonic() - begin
 
     def _is_ready(self) -> bool:
         try:
@@ -202,7 +167,7 @@ class Cluster:
         except OSError:
             for name in ("etcd", "kube-apiserver"):
                 if self._programs[name].poll() is not None:
-                    raise RuntimeError(f"{name} ended\n{self._ends_of_logs()}") from None
+                    raise RuntimeError(f"{name} ended\n{self.ends_of_logs()}") from None
             return False
 
     def _node_is_ready(self) -> bool:
@@ -214,7 +179,8 @@ class Cluster:
         config = json.loads((self.pki / f"{user}.kubeconfig").read_text())
         return str(config["users"][0]["user"]["token"])
 
-    def _ends_of_logs(self) -> str:
+    def ends_of_logs(self) -> str:
+        """The last lines of each program that was started."""
         ends = []
         for path in sorted((self.folder / "logs").glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-5:]

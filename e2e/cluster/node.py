@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -95,15 +94,23 @@ class Node:
                 if (hierarchy / name).exists():
                     (own / name).write_text((hierarchy / name).read_text())
 
+    def create_card(self) -> list[str]:
+        """Command that makes the card; its host is the pid namespace in which this runs."""
+        state = self.card / "state" / "state"
+        create = f"{SIMULATED}/simgpu create --state {state} --card T4"
+        return ["sh", "-ec", f"{create} && chmod 666 {state}"]  # for any uid, as a card's device files are
+
+    def serve_card(self) -> list[str]:
+        """Command line of what a real driver does in the kernel: it knows the host's pids of programs in containers."""
+        return [str(SIMULATED / "simgpu"), "serve", "--state", str(self.card / "state" / "state")]
+
     def _prepare_runtime(self) -> None:
         """The runtime of RuntimeClass nvidia, and the folder from which it gives a container its card."""
         state = self.card / "state"
         state.mkdir(parents=True, exist_ok=True)
         for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
             shutil.copy(SIMULATED / library, self.card / library)
-        subprocess.run([SIMULATED / "simgpu", "create", "--state", state / "state", "--card", "T4"], check=True)
         state.chmod(0o777)
-        (state / "state").chmod(0o666)  # a card is there for any uid, as its device files are
         _write_program(self.card / "nvidia-smi", "exec vgpu-probe info --csv")
         command = f"exec {sys.executable} -I -S {Path(__file__).with_name('runtime.py')} --card {self.card}"
         _write_program(self.folder / "nvidia-runtime", f'{command} "$@"')

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e.cluster.cluster import Cluster, Object
+from e2e.cluster.client import Object
+from e2e.cluster.cluster import Cluster
 from e2e.cluster.settings import API_SERVER, NODE_IP
 
 ROOT = Path(__file__).resolve().parents[2]

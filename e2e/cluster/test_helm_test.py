@@ -13,9 +13,9 @@ def test_helm_test_passes_and_reads_like_the_quick_start(chain: Chain) -> None:
     output = _helm_test(chain)
     assert "Phase:          Succeeded" in output, output
     for line in (
-        "limit=4147m",
+        f"limit={chain.limit_mib()}m",
         "/usr/local/vgpu/libvgpu.so",
-        "4147 MiB",
+        f"{chain.limit_mib()} MiB",
         "verdict  kept",
         "PASSED: the quota that is visible",
     ):
@@ -26,6 +26,7 @@ def test_helm_test_passes_and_reads_like_the_quick_start(chain: Chain) -> None:
 
 
 def test_helm_test_says_why_it_skips_without_a_gpu(chain: Chain) -> None:
+    assert chain.own
     status = f"/api/v1/nodes/{NODE_NAME}/status"
     chain.patch(status, {"status": {"capacity": {"nvidia.com/gpu": None}, "allocatable": {"nvidia.com/gpu": None}}})
     try:
@@ -39,7 +40,7 @@ def test_helm_test_says_why_it_skips_without_a_gpu(chain: Chain) -> None:
 
 def test_helm_test_says_why_it_skips_without_kai(chain: Chain) -> None:
     queues = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/queues.scheduling.run.ai"
-    definition = chain.cluster.get(queues)
+    definition = chain.own.get(queues)
     chain.cluster.request("DELETE", queues)
     try:
         output = _helm_test(chain)

@@ -65,14 +65,14 @@ class Prometheus:
 
     def __init__(self, chain: Chain, monitor: dict[str, Any]) -> None:
         self._chain = chain
-        folder = chain.cluster.folder / "prometheus"
+        folder = chain.own.folder / "prometheus"
         folder.mkdir()
         targets = _targets(chain.cluster.get("/api/v1/pods")["items"])
         assert len(targets) > 2  # the webhook's too: the selectors have something to leave out
         (folder / "targets.json").write_text(json.dumps(targets))
         configuration = _scrape_configuration(monitor, str(folder / "targets.json"))
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-        chain.cluster.spawn(
+        chain.own.spawn(
             "prometheus",
             [
                 "prometheus",
@@ -103,7 +103,7 @@ def prometheus(chain: Chain, settings: Settings) -> Iterator[Prometheus]:
     assert monitor["metadata"]["namespace"] == NAME
     started = Prometheus(chain, monitor)
     yield started
-    chain.cluster.stop("prometheus")
+    chain.own.stop("prometheus")
 
 
 def test_prometheus_finds_the_monitor_by_the_pod_monitors_selectors(chain: Chain, prometheus: Prometheus) -> None:

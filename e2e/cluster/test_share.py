@@ -1,12 +1,13 @@
 """A pod gets its share and no more, however it is made; what counts is the card's truth."""
 
-import os
-import signal
+import re
 
 import pytest
 
 from e2e.cluster.chain import GIB, MIB, Chain, Command, Pod, eventually, quick_start, sleeper
-from e2e.cluster.cluster import Object
+from e2e.cluster.client import Object
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.settings import NODE_NAME
 from e2e.images.catalog import PROBE_IMAGE
 
 CONTEXT_BYTES = 102 * MIB
@@ -14,36 +15,42 @@ REFUSAL = "Device 0 OOM 5475663872 / 4348444672"  # 3 GiB + 2 GiB + the context'
 TRY = ["vgpu-probe", "alloc", "3GiB", "2GiB"]
 
 
-def _judge(done: Command, claim: str) -> None:
+def _judge(chain: Chain, done: Command, claim: str) -> None:
     """3 GiB granted, 2 GiB more refused with code 2 and the library's line."""
+    refusal = re.search(r"Device 0 OOM \d+ / \d+", done.output)
     assert "granted  3 GiB" in done.output, done.output
     assert "refused  2 GiB: CUDA_ERROR_OUT_OF_MEMORY (2)" in done.output, done.output
-    assert REFUSAL in done.output, done.output
+    assert refusal, done.output
+    assert refusal[0].endswith(f"/ {chain.limit_mib() * MIB}")
+    if isinstance(chain.cluster, Cluster):  # the context's size is known
+        assert refusal[0] == REFUSAL
     assert done.status == 1
-    print(f"{claim}: 3 GiB granted, 2 GiB more refused, {REFUSAL!r}")
+    print(f"{claim}: 3 GiB granted, 2 GiB more refused, {refusal[0]!r}")
 
 
 def test_quick_start_prints_what_the_readme_says(chain: Chain) -> None:
     pod = chain.start(quick_start())
     lines = pod.wait_for_log("held     3 GiB").splitlines()
-    uuid = chain.cards()[0]["uuid"]
-    assert lines[:3] == ["limit=4147m", "/usr/local/vgpu/libvgpu.so", f"{uuid}, 4147 MiB"]
+    limit = chain.limit_mib()
+    assert lines[:2] == [f"limit={limit}m", "/usr/local/vgpu/libvgpu.so"]
+    assert re.fullmatch(rf"GPU-[0-9a-f-]+, {limit} MiB", lines[2])
     assert "granted  3 GiB" in lines
     assert "refused  2 GiB: CUDA_ERROR_OUT_OF_MEMORY (2)" in lines
-    assert REFUSAL in lines
-    print(f"quick start printed: {' | '.join(lines[:3])} | {REFUSAL}")
+    [refusal] = [line for line in lines if line.startswith("Device 0 OOM ")]
+    print(f"quick start printed: {' | '.join(lines[:3])} | {refusal}")
     pod.delete()
 
 
 def test_three_lines_come_from_kubectl_exec_too(chain: Chain) -> None:
     pod = chain.start(sleeper("exec"))
-    shell = 'echo "limit=$CUDA_DEVICE_MEMORY_LIMIT"; cat /etc/ld.so.preload; nvidia-smi --query-gpu=uuid,memory.total'
+    query = "nvidia-smi --query-gpu=uuid,memory.total --format=csv,noheader"
+    shell = f'echo "limit=$CUDA_DEVICE_MEMORY_LIMIT"; cat /etc/ld.so.preload; {query}'
+    limit = chain.limit_mib()
     done = pod.run("sh", "-c", shell)
-    assert done.output.splitlines() == [
-        "limit=4147m",
-        "/usr/local/vgpu/libvgpu.so",
-        f"{chain.cards()[0]['uuid']}, 4147 MiB",
-    ]
+    limit = chain.limit_mib()
+    first, second, third = done.output.splitlines()
+    assert [first, second] == [f"limit={limit}m", "/usr/local/vgpu/libvgpu.so"]
+    assert re.fullmatch(rf"GPU-[0-9a-f-]+, {limit} MiB", third)
     print(f"kubectl exec printed: {done.output.strip().replace(chr(10), ' | ')}")
     pod.delete()
 
@@ -57,7 +64,7 @@ def test_second_pod_keeps_its_share(chain: Chain) -> None:
     second = chain.start(sleeper("neighbour", command=["vgpu-probe", "hold", "3GiB"]))
     second.wait_for_log("held     3 GiB")
     assert chain.used_bytes() - before == 3 * GIB + CONTEXT_BYTES
-    assert before <= 4147 * MIB
+    assert before <= chain.limit_mib() * MIB
     print(f"greedy pod holds {before // MIB} MiB of its 4147, its neighbour {(chain.used_bytes() - before) // MIB} MiB")
     for pod in (first, second):
         pod.delete()
@@ -105,13 +112,13 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_share_holds_in_a_pod_of_any_shape(chain: Chain, variant: str) -> None:
     pod = chain.start(sleeper(variant.lower().replace(" ", "-"), VARIANTS[variant]))
-    _judge(pod.run(*TRY), variant)
+    _judge(chain, pod.run(*TRY), variant)
     pod.delete()
 
 
 def test_share_holds_with_an_empty_environment(chain: Chain) -> None:
     pod = chain.start(sleeper("env-i"))
-    _judge(pod.run("env", "-i", "/usr/local/bin/vgpu-probe", *TRY[1:]), "kubectl exec env -i")
+    _judge(chain, pod.run("env", "-i", "/usr/local/bin/vgpu-probe", *TRY[1:]), "kubectl exec env -i")
     pod.delete()
 
 
@@ -124,7 +131,7 @@ def test_share_holds_in_an_init_container(chain: Chain) -> None:
     pod = chain.start(sleeper("init", change))
     output = pod.log("first")
     assert "status 1" in output
-    _judge(Command(1, output), "init container")
+    _judge(chain, Command(1, output), "init container")
     assert "libvgpu" not in pod.run("cat", "/etc/ld.so.preload").output
     pod.delete()
 
@@ -136,7 +143,7 @@ def test_share_holds_in_a_sidecar(chain: Chain) -> None:
         pod["spec"]["initContainers"] = [side]
 
     pod = chain.start(sleeper("sidecar", change))
-    _judge(pod.run(*TRY, container="side"), "sidecar")
+    _judge(chain, pod.run(*TRY, container="side"), "sidecar")
     pod.delete()
 
 
@@ -146,7 +153,7 @@ def test_share_holds_in_the_named_one_of_two_containers(chain: Chain) -> None:
         pod["spec"]["containers"].append({"name": "second", "image": PROBE_IMAGE, "command": ["sleep", "1000"]})
 
     pod = chain.start(sleeper("two", change))
-    _judge(pod.run(*TRY, container="second"), "second of two containers")
+    _judge(chain, pod.run(*TRY, container="second"), "second of two containers")
     other = pod.run("vgpu-probe", "info", container="main")
     assert other.status == 3, other.output  # no card was given to it
     pod.delete()
@@ -165,7 +172,7 @@ def test_share_holds_after_the_container_was_killed_and_restarted(chain: Chain) 
     pod = chain.start(sleeper("restart", change, ["vgpu-probe", "hold", "3GiB"]))
     pod.wait_for_log("held     3 GiB")
     [process] = chain.cards()[0]["processes"]
-    os.kill(process["pid"], signal.SIGKILL)
+    chain.own.run(["kill", "-KILL", str(process["pid"])])
     chain.cluster.wait("the container runs again", lambda: _restarts(pod) == 1, 60)
     pod.wait_for_log("held     3 GiB")
     assert chain.used_bytes() == 3 * GIB + CONTEXT_BYTES
@@ -177,9 +184,9 @@ def test_share_holds_after_the_container_was_killed_and_restarted(chain: Chain) 
 
 def test_killed_process_leaves_no_bytes_behind(chain: Chain) -> None:
     pod = chain.start(sleeper("kill"))
-    wait = "until grep -q held /tmp/held; do sleep 0.1; done"
+    wait = "for i in $(seq 200); do grep -q held /tmp/held && break; sleep 0.1; done"
     shell = f"vgpu-probe hold 3GiB >/tmp/held & {wait}; kill -9 $!; {' '.join(TRY)}"
-    _judge(pod.run("sh", "-c", shell), "after kill -9")
+    _judge(chain, pod.run("sh", "-c", shell), "after kill -9")
     pod.delete()
 
 
@@ -188,7 +195,8 @@ def test_fraction_of_a_card_is_enforced(chain: Chain) -> None:
         pod["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
 
     pod = chain.start(sleeper("half", change))
-    assert "7680 MiB" in pod.run("nvidia-smi", "--query-gpu=memory.total").output
+    half = chain.card_mib() // 2
+    assert f"{half} MiB" in pod.run("nvidia-smi", "--query-gpu=uuid,memory.total", "--format=csv,noheader").output
     done = pod.run("vgpu-probe", "verify")
     assert done.status == 0, done.output
     print("gpu-fraction 0.5: " + next(line for line in done.output.splitlines() if line.startswith("verdict")))
@@ -197,7 +205,7 @@ def test_fraction_of_a_card_is_enforced(chain: Chain) -> None:
 
 def test_share_is_enforced_where_kai_writes_no_limit(chain: Chain) -> None:
     """Without the node's label KAI binds a pod with no limit: the annotation itself decides then."""
-    node = "/api/v1/nodes/node-1"
+    node = f"/api/v1/nodes/{NODE_NAME}"
     chain.patch(node, {"metadata": {"labels": {"nvidia.com/gpu.memory": None}}})
     try:
         pod = chain.start(sleeper("no-label"))
