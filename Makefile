@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/build/.zig
 export ZIG_LOCAL_CACHE_DIR := $(CURDIR)/build/.zig
 
-.PHONY: all build demo test e2e bench lint format debug clean venv
+.PHONY: all build demo test e2e e2e-cluster images bench lint format debug clean venv
 all: build
 
 venv: $(STAMP)
@@ -31,6 +31,13 @@ test: build
 
 e2e: build
 	@$(PY) -m pytest e2e
+
+# On the cluster that KUBECONFIG names, with KAI Scheduler and the chart installed; says what it leaves out and why.
+e2e-cluster: build
+	@$(PY) -m pytest e2e/cluster --foreign
+
+images: build
+	@$(PY) -m e2e.images
 
 bench: build
 	@$(PY) -m tests.bench
