@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/build/.zig
 export ZIG_LOCAL_CACHE_DIR := $(CURDIR)/build/.zig
 
-.PHONY: all build demo test e2e e2e-cluster images bench lint format debug clean venv
+.PHONY: all build demo test e2e e2e-cluster e2e-gpu images bench lint format debug clean venv
 all: build
 
 venv: $(STAMP)
@@ -35,6 +35,10 @@ e2e: build
 # On the cluster that KUBECONFIG names, with KAI Scheduler and the chart installed; says what it leaves out and why.
 e2e-cluster: build
 	@$(PY) -m pytest e2e/cluster --foreign
+
+# On this machine's card, without a cluster.
+e2e-gpu: build
+	@$(PY) -m pytest e2e/gpu --gpu
 
 images: build
 	@$(PY) -m e2e.images

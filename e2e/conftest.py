@@ -1,6 +1,7 @@
 """What every end-to-end test may ask for: the programs of Kubernetes, and an API server."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,14 @@ from e2e.cluster.settings import Settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--foreign`: e2e/cluster on the cluster that KUBECONFIG names, where KAI and the chart are installed."""
+    """Runs that need more than this machine: a cluster with KAI and the chart installed, a card."""
     parser.addoption("--foreign", action="store_true", help="use the cluster that KUBECONFIG names")
+    parser.addoption("--gpu", action="store_true", help="run e2e/gpu, which needs a card")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What needs a real card is no part of an ordinary run."""
+    return True if collection_path.name == "gpu" and not config.getoption("--gpu") else None
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,15 @@ def test_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert _processes_of(cluster.folder) == []
 
 
+def test_foreign_cluster_without_a_gpu_is_skipped_with_the_reason(api_server: Cluster) -> None:
+    kubeconfig = f"KUBECONFIG={api_server.kubeconfig}"
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "e2e/cluster/test_share.py", "--foreign"]
+    output = api_server.run(["env", kubeconfig, *tests]).stdout
+    assert "no node of the cluster offers nvidia.com/gpu" in output
+    assert "passed" not in output
+    print(next(line for line in output.splitlines() if line.startswith("SKIPPED"))[:150])
+
+
 def test_missing_packages_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.PACKAGES, "imaginary", "/usr/bin/imaginary")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
