@@ -1,5 +1,6 @@
 """What helm makes of the defaults and of each value."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,12 +10,18 @@ import yaml
 from e2e.chart.render import CHART, PROMETHEUS, RefusedError, render
 from e2e.cluster.settings import Settings
 
+JOBS = Path(__file__).parent / "jobs.json"
 SNAPSHOT = Path(__file__).parent / "snapshots" / "default.yaml"
 
 
 def test_defaults_render_as_the_snapshot_says(settings: Settings) -> None:
     """A change of what users get is seen in review; `helm template` into the file renews it."""
     assert render(settings).text == SNAPSHOT.read_text()
+
+
+def test_jobs_for_use_without_helm_are_the_charts(settings: Settings) -> None:
+    made = json.loads(render(settings).one("ConfigMap", "-verify")["data"]["jobs.json"])
+    assert json.loads(JOBS.read_text()) == made
 
 
 def test_rendering_twice_gives_the_same(settings: Settings) -> None:
