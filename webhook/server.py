@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from pathlib import Path
 from typing import Any
 
 from gunicorn import glogging
@@ -11,6 +12,8 @@ from webhook.config import Settings, SettingsError
 
 # Beyond the drain time: what the requests under way may still take before the worker is killed.
 _GRACE_SECONDS = 10
+# For the worker's heartbeat: on a disk it would stall with the disk.
+_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 class Log(glogging.Logger):  # type: ignore[misc] # gunicorn has no types
@@ -50,7 +53,7 @@ class Application(BaseApplication):  # type: ignore[misc] # gunicorn has no type
             "limit_request_fields": 64,
             "logger_class": Log,
             "control_socket_disable": True,
-            "worker_tmp_dir": "/dev/shm",  # noqa: S108 (a heartbeat on a disk would stall with it)
+            "worker_tmp_dir": str(_MEMORY) if _MEMORY.is_dir() else None,
         }
         for name, value in options.items():
             self.cfg.set(name, value)
