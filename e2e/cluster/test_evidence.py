@@ -1,12 +1,14 @@
 """Evidence of real containers: matched by their control groups, named by the API server, told by Events."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from e2e.cluster.chain import GIB, Chain, Pod, sleeper
+from e2e.cluster.client import Object
+from e2e.cluster.node import SIMULATED
 from e2e.cluster.release import NAME
 
 CONTEXT = 102 << 20
@@ -20,10 +22,8 @@ BYPASS = (
 class Monitor:
     """The monitor's pod, scraped inside the cluster's network."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, pod: Object) -> None:
         self._chain = chain
-        listed = chain.cluster.get(f"/api/v1/namespaces/{NAME}/pods")["items"]
-        [pod] = [pod for pod in listed if "-monitor-" in pod["metadata"]["name"]]
         self._address = f"http://{pod['status']['podIP']}:9394"
         self.uid: str = pod["metadata"]["uid"]
 
@@ -63,9 +63,36 @@ class Monitor:
         return sorted(mine, key=lambda fields: int(fields["Pid"]))
 
 
+def find(chain: Chain) -> Object:
+    """The monitor's pod, empty while it isn't ready."""
+    listed = chain.cluster.get(f"/api/v1/namespaces/{NAME}/pods")["items"]
+    pods = [
+        pod for pod in listed if "-monitor-" in pod["metadata"]["name"] and "deletionTimestamp" not in pod["metadata"]
+    ]
+    return pods[0] if len(pods) == 1 and pods[0]["status"].get("podIP") else {}
+
+
 @pytest.fixture(scope="module")
-def monitor(chain: Chain) -> Monitor:
-    return Monitor(chain)
+def monitor(chain: Chain) -> Iterator[Monitor]:
+    """The monitor, and what a real driver does in the kernel: it knows the host's pids of programs in containers.
+
+    The host of a simulated card is the namespace where its state was made, so it is made anew on the node.
+    """
+    state = chain.node.card / "state" / "state"
+    simgpu = str(SIMULATED / "simgpu")
+    chain.own.run([simgpu, "create", "--state", str(state), "--card", "T4"])
+    state.chmod(0o666)
+    chain.own.spawn("simgpu-serve", [simgpu, "serve", "--state", str(state)])
+    old = find(chain)["metadata"]
+    chain.cluster.request("DELETE", f"/api/v1/namespaces/{NAME}/pods/{old['name']}")
+
+    def renewed() -> bool:
+        pod = find(chain)
+        return bool(pod) and pod["metadata"]["uid"] != old["uid"]
+
+    chain.cluster.wait("a new monitor", renewed, 60, 0.5)
+    yield Monitor(chain, find(chain))
+    chain.own.stop("simgpu-serve")
 
 
 def test_every_source_answers(monitor: Monitor) -> None:
@@ -97,7 +124,7 @@ def test_a_program_without_the_library_turns_its_pod_bad_and_the_owner_reads_why
 
 
 def test_a_pod_without_a_share_is_told_from_unknown_processes(chain: Chain, monitor: Monitor) -> None:
-    def without_share(pod: dict[str, Any]) -> None:
+    def without_share(pod: Object) -> None:
         pod["metadata"]["annotations"] = {}
         pod["spec"]["runtimeClassName"] = "nvidia"
         pod["spec"]["schedulerName"] = "default-scheduler"
@@ -113,7 +140,7 @@ def test_a_pod_without_a_share_is_told_from_unknown_processes(chain: Chain, moni
 
 
 def test_a_container_that_crashed_keeps_its_place(chain: Chain, monitor: Monitor) -> None:
-    def restarts(pod: dict[str, Any]) -> None:
+    def restarts(pod: Object) -> None:
         pod["spec"]["restartPolicy"] = "Always"
 
     pod = chain.start(
@@ -134,3 +161,9 @@ def test_the_reader_is_root_with_nothing_and_the_exporter_nobody_with_nothing(mo
         assert {process[name].strip() for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
         assert process["NoNewPrivs"].strip() == "1"
     assert int(reader["Seccomp_filters"]) >= 2, "the runtime's and its own"
+
+
+def test_both_processes_together_are_small(monitor: Monitor) -> None:
+    resident_kib = [int(process["VmRSS"].split()[0]) for process in monitor.processes()]
+    print(f"reader and exporter: {resident_kib} KiB")
+    assert sum(resident_kib) < 80 << 10
