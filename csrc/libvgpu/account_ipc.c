@@ -93,12 +93,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 /* ---- VMM allocations ---- */
 
-static int ordinal_device(const struct vgpu_process *process, const CUmemLocation *location) {
-    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id >= 0 && location->id < process->cuda_devices
-               ? process->index_of[location->id]
-               : -1;
-}
-
 CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType, unsigned long long flags) {
     VGPU_BEGIN(process, real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags));
@@ -128,7 +122,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     vgpu_private_lock(&process->vmm_lock);
     CUresult result = real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
     if (result == CUDA_SUCCESS && real_cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS) {
-        int device = ordinal_device(process, &properties.location);
+        int device = vgpu_device_of_location(process, &properties.location);
         uint64_t key = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
                            ? vgpu_share_key_of_fd((int)(intptr_t)osHandle)
                        : shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(osHandle, sizeof(CUmemFabricHandle))

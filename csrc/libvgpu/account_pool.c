@@ -149,8 +149,7 @@ static bool stream_pool(struct vgpu_process *process, CUstream stream, CUmemoryP
     struct vgpu_place place;
     CUcontext context = NULL;
     bool own = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    if (own && real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context &&
-        vgpu_context_number(process, context)) {
+    if (own && real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context) {
         if (!vgpu_place_from(process, context, &place)) return false;
     } else if (!vgpu_place_current(process, &place)) {
         return false;
@@ -229,15 +228,11 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     CUresult result = real_cuMemPoolCreate(pool, poolProps);
     if (result != CUDA_SUCCESS || !pool || !poolProps) return result;
     struct vgpu_entry entry = {.key = key_of(*pool), .kind = VGPU_KIND_BUFFER};
-    int id = poolProps->location.id;
-    struct vgpu_place place;
-    if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        if (id >= 0 && id < process->cuda_devices) entry.device = process->index_of[id];
-    } else if (poolProps->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED) {
+    int device = vgpu_device_of_location(process, &poolProps->location);
+    if (device < 0)
         entry.data = HOST_POOL;
-    } else { /* its memory may come to any device that touches it */
-        entry.device = (uint8_t)(vgpu_place_current(process, &place) ? place.device : process->index_of[0]);
-    }
+    else
+        entry.device = (uint8_t)device;
     vgpu_private_lock(&process->pool_lock);
     if (vgpu_table_put(&process->tables[VGPU_POOLS], &entry) != 0) {
         real_cuMemPoolDestroy(*pool);

@@ -51,10 +51,8 @@ uint64_t vgpu_vmm_of_handle(struct vgpu_process *process, CUmemGenericAllocation
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags) {
     VGPU_BEGIN(process, real_cuMemCreate(handle, size, prop, flags));
-    if (!handle || !prop || size == 0 || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
-        prop->location.id >= process->cuda_devices)
-        return real_cuMemCreate(handle, size, prop, flags);
-    int device = process->index_of[prop->location.id];
+    int device = handle && prop && size ? vgpu_device_of_location(process, &prop->location) : -1;
+    if (device < 0) return real_cuMemCreate(handle, size, prop, flags);
     uint64_t charged_bytes = vgpu_whole_blocks(size);
     CUresult result = vgpu_charge(process, device, VGPU_KIND_BUFFER, charged_bytes);
     if (result != CUDA_SUCCESS) return result;

@@ -30,13 +30,34 @@ static void subtract(struct vgpu_member *member, int device, enum vgpu_kind kind
     __atomic_store_n(total, *total > bytes ? *total - bytes : 0, __ATOMIC_RELAXED);
 }
 
+static void add(struct vgpu_member *member, int device, enum vgpu_kind kind, uint64_t bytes) {
+    struct vgpu_region_device *card = &member->region->devices[device];
+    uint64_t *own = own_bytes(member, device, kind);
+    uint64_t used = card->used_bytes + bytes;
+    VGPU_STEP("charge-locked");
+    __atomic_store_n(own, *own + bytes, __ATOMIC_RELAXED);
+    VGPU_STEP("charge-slot");
+    __atomic_store_n(&card->used_bytes, used, __ATOMIC_RELAXED);
+    VGPU_STEP("charge-total");
+    if (used > card->peak_used_bytes) card->peak_used_bytes = used;
+}
+
 static void pay_debt(struct vgpu_process *process, struct vgpu_member *member) {
     __atomic_store_n(&process->in_debt, 0, __ATOMIC_RELAXED);
     for (int device = 0; device < VGPU_MAX_DEVICES; device++)
         for (int kind = 0; kind < VGPU_KINDS; kind++) {
-            uint64_t bytes = __atomic_exchange_n(&process->debt_bytes[device][kind], 0, __ATOMIC_RELAXED);
-            if (bytes) subtract(member, device, (enum vgpu_kind)kind, bytes);
+            int64_t bytes = __atomic_exchange_n(&process->debt_bytes[device][kind], 0, __ATOMIC_RELAXED);
+            if (bytes > 0)
+                subtract(member, device, (enum vgpu_kind)kind, (uint64_t)bytes);
+            else if (bytes < 0)
+                add(member, device, (enum vgpu_kind)kind, (uint64_t)-bytes);
         }
+}
+
+/* What has happened on the card has happened, lock or not: it is entered when the lock can be had. */
+static void owe(struct vgpu_process *process, int device, enum vgpu_kind kind, int64_t bytes) {
+    __atomic_fetch_add(&process->debt_bytes[device][kind], bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&process->in_debt, 1, __ATOMIC_RELEASE);
 }
 
 /* The lock of the region that is current once it is ours: it may have been replaced while waiting. NULL: not to be had.
@@ -51,18 +72,6 @@ static inline struct vgpu_member *lock_current(struct vgpu_process *process) {
         }
         vgpu_region_unlock(member);
     }
-}
-
-static void add(struct vgpu_member *member, int device, enum vgpu_kind kind, uint64_t bytes) {
-    struct vgpu_region_device *card = &member->region->devices[device];
-    uint64_t *own = own_bytes(member, device, kind);
-    uint64_t used = card->used_bytes + bytes;
-    VGPU_STEP("charge-locked");
-    __atomic_store_n(own, *own + bytes, __ATOMIC_RELAXED);
-    VGPU_STEP("charge-slot");
-    __atomic_store_n(&card->used_bytes, used, __ATOMIC_RELAXED);
-    VGPU_STEP("charge-total");
-    if (used > card->peak_used_bytes) card->peak_used_bytes = used;
 }
 
 static void count_refusal(struct vgpu_region_device *card, uint64_t bytes) {
@@ -136,7 +145,10 @@ CUresult vgpu_charge_quietly(struct vgpu_process *process, int device, enum vgpu
 void vgpu_charge_anyway(struct vgpu_process *process, int device, enum vgpu_kind kind, uint64_t bytes) {
     if ((unsigned)device >= VGPU_MAX_DEVICES || bytes == 0) return;
     struct vgpu_member *member = lock_current(process);
-    if (!member) return;
+    if (!member) {
+        owe(process, device, kind, -(int64_t)bytes);
+        return;
+    }
     add(member, device, kind, bytes);
     vgpu_region_unlock(member);
 }
@@ -144,9 +156,8 @@ void vgpu_charge_anyway(struct vgpu_process *process, int device, enum vgpu_kind
 void vgpu_uncharge(struct vgpu_process *process, int device, enum vgpu_kind kind, uint64_t bytes) {
     if ((unsigned)device >= VGPU_MAX_DEVICES || bytes == 0) return;
     struct vgpu_member *member = lock_current(process);
-    if (!member) { /* the memory is gone all the same: give it back when the lock can be had */
-        __atomic_fetch_add(&process->debt_bytes[device][kind], bytes, __ATOMIC_RELAXED);
-        __atomic_store_n(&process->in_debt, 1, __ATOMIC_RELEASE);
+    if (!member) {
+        owe(process, device, kind, (int64_t)bytes);
         return;
     }
     subtract(member, device, kind, bytes);

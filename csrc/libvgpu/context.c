@@ -13,18 +13,37 @@ bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place) 
     return vgpu_place_from(process, handle, place);
 }
 
-/* A context that was made by a way that isn't hooked: known from now on, charged nothing. */
+/* A context that was made by a way that isn't hooked: known from now on, charged nothing. Only of the current context
+ * the driver tells the device. */
 bool vgpu_place_of_unknown(struct vgpu_process *process, CUcontext handle, struct vgpu_place *place) {
     CUcontext current = NULL;
     CUdevice ordinal = -1;
-    if (real_cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != handle ||
-        real_cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0 || ordinal >= process->cuda_devices)
-        return false;
+    if (real_cuCtxGetCurrent(&current) != CUDA_SUCCESS) return false;
+    bool pushed = current != handle;
+    if (pushed && real_cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS) return false;
+    CUresult result = real_cuCtxGetDevice(&ordinal);
+    if (pushed) real_cuCtxPopCurrent_v2(&current);
+    if (result != CUDA_SUCCESS || ordinal < 0 || ordinal >= process->cuda_devices) return false;
     struct vgpu_context context = {.handle = handle, .device = process->index_of[ordinal]};
     place->handle = handle;
     place->device = context.device;
     place->context = vgpu_context_enter(process, &context);
     return true;
+}
+
+/* Memory of a kind that this library doesn't know is the card's: better charged to the wrong device than to none. */
+int vgpu_device_of_location(struct vgpu_process *process, const CUmemLocation *location) {
+    struct vgpu_place place;
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return -1;
+    default:
+        break;
+    }
+    if (location->id >= 0 && location->id < process->cuda_devices) return process->index_of[location->id];
+    return vgpu_place_current(process, &place) ? place.device : process->index_of[0];
 }
 
 uint16_t vgpu_context_enter(struct vgpu_process *process, const struct vgpu_context *context) {

@@ -30,6 +30,9 @@ static inline bool vgpu_place_from(struct vgpu_process *process, CUcontext handl
 
 bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place);
 
+/* Index of the device that a location is on, -1 for host memory. */
+int vgpu_device_of_location(struct vgpu_process *process, const CUmemLocation *location);
+
 /* Makes a context known; its number, or 0 if there are too many (then its memory isn't given back with it, only one by
  * one). */
 uint16_t vgpu_context_enter(struct vgpu_process *process, const struct vgpu_context *context);

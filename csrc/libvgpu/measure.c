@@ -70,8 +70,9 @@ static uint32_t host_pid(struct vgpu_process *process, const struct vgpu_measure
     bool there;
     *least_fresh_bytes = 0;
     if (process->host_pid) return process->host_pid;
-    if (stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == FIRST_PID_NAMESPACE)
-        return process->host_pid = (uint32_t)getpid();
+    int kept_errno = errno, failed = stat("/proc/self/ns/pid", &status);
+    errno = kept_errno;
+    if (!failed && status.st_ino == FIRST_PID_NAMESPACE) return process->host_pid = (uint32_t)getpid();
     uint32_t fresh = 0, fresh_found = 0, alike = 0, alike_found = 0;
     for (unsigned int i = 0; i < after->count; i++) {
         uint64_t then_bytes = figure(before, after->processes[i].pid, &there);

@@ -66,7 +66,7 @@ struct vgpu_process {
     uint64_t quota_signature;
     uint64_t look_ns; /* before that, no other look for the dead */
     uint64_t limit_bytes[VGPU_MAX_DEVICES];
-    uint64_t debt_bytes[VGPU_MAX_DEVICES][VGPU_KINDS]; /* to be given back when the lock can be had again */
+    int64_t debt_bytes[VGPU_MAX_DEVICES][VGPU_KINDS]; /* to give back (or, negative, to charge) with the next lock */
     int cuda_devices;
     uint8_t index_of[VGPU_MAX_DEVICES];          /* CUDA ordinal -> index in the region */
     uint64_t cuda_total_bytes[VGPU_MAX_DEVICES]; /* by index; 0: not known */

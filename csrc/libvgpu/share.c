@@ -1,5 +1,6 @@
 #include "share.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -15,7 +16,9 @@ uint64_t vgpu_share_key(const void *bytes, uint64_t count) {
 
 uint64_t vgpu_share_key_of_fd(int fd) {
     struct stat status;
-    if (fstat(fd, &status) != 0 || S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode)) return 0;
+    int kept_errno = errno, failed = fstat(fd, &status);
+    errno = kept_errno;
+    if (failed || S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode)) return 0;
     uint64_t identity[2] = {status.st_dev, status.st_ino};
     return vgpu_share_key(identity, sizeof identity);
 }

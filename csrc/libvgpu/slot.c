@@ -100,7 +100,8 @@ static bool slot_holds(const struct vgpu_region_slot *slot, int device) {
 bool vgpu_region_sweep(struct vgpu_member *member, int device) {
     struct vgpu_region *region = member->region;
     uint32_t dead[64], generations[64], found = 0;
-    int fd = open_to_judge(member);
+    int kept_errno = errno, fd = open_to_judge(member);
+    errno = kept_errno;
     if (fd < 0) return false;
     for (uint32_t i = 0; i < VGPU_MAX_SLOTS && found < 64; i++) {
         struct vgpu_region_slot *slot = &region->slots[i];
@@ -110,6 +111,7 @@ bool vgpu_region_sweep(struct vgpu_member *member, int device) {
         generations[found++] = generation;
     }
     close(fd);
+    errno = kept_errno;
     VGPU_STEP("sweep-judged");
     if (found == 0 || vgpu_region_lock(member) != 0) return false;
     for (uint32_t i = 0; i < found; i++)
@@ -129,7 +131,7 @@ static void pause_cpu(void) {
 #endif
 }
 
-int vgpu_region_lock_wait(struct vgpu_member *member) {
+static int wait_for_lock(struct vgpu_member *member) {
     uint64_t *lock = &member->region->header.lock;
     uint64_t seen = 0, since_ns = 0, judge_ns = 0;
     unsigned looks = 0;
@@ -170,6 +172,12 @@ int vgpu_region_lock_wait(struct vgpu_member *member) {
             nanosleep(&nap, NULL);
         }
     }
+}
+
+int vgpu_region_lock_wait(struct vgpu_member *member) {
+    int kept_errno = errno, result = wait_for_lock(member);
+    errno = kept_errno;
+    return result;
 }
 
 /* Field 22 of /proc/self/stat; the command in field 2 may hold blanks and brackets, so count from the last one. */

@@ -9,11 +9,14 @@
 #define FIRST_CAPACITY 256
 
 void vgpu_private_lock_wait(uint32_t *lock) {
+    int kept_errno = errno;
     for (unsigned round = 0;; round++) {
         uint32_t unowned = 0;
         if (__atomic_load_n(lock, __ATOMIC_RELAXED) == 0 &&
-            __atomic_compare_exchange_n(lock, &unowned, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            __atomic_compare_exchange_n(lock, &unowned, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+            errno = kept_errno;
             return;
+        }
         if (round < 100) {
 #if defined(__x86_64__)
             __builtin_ia32_pause();
@@ -78,13 +81,18 @@ static bool insert(struct vgpu_table *table, const struct vgpu_entry *given) {
 
 static int grow(struct vgpu_table *table) {
     struct vgpu_table bigger = *table;
+    int kept_errno = errno;
     bigger.capacity = table->capacity ? table->capacity * 2 : FIRST_CAPACITY;
     bigger.shift = 64 - (uint32_t)__builtin_ctzll(bigger.capacity);
     uint64_t bytes = bigger.capacity * sizeof *bigger.entries;
     bigger.entries = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (bigger.entries == MAP_FAILED) return -ENOMEM;
+    if (bigger.entries == MAP_FAILED) {
+        errno = kept_errno;
+        return -ENOMEM;
+    }
     madvise(bigger.entries, bytes, MADV_DONTFORK);
     madvise(bigger.entries, bytes, MADV_HUGEPAGE);
+    errno = kept_errno;
     for (uint64_t i = 0; i < table->capacity; i++)
         if (table->entries[i].key) insert(&bigger, &table->entries[i]);
     if (table->entries) munmap(table->entries, table->capacity * sizeof *table->entries);

@@ -138,3 +138,14 @@ def test_threads_never_pass_the_limit_together(ground: Ground) -> None:
     assert worker.threads(6, 20 * MIB, 200) > 0
     assert worker.threads(6, 4096, 200) == 1200
     assert ground.ledger()["used"] == CONTEXT == ground.held()
+
+
+def test_errno_stays_as_it_was(ground: Ground) -> None:
+    other = ground.worker("2200m")
+    other.alloc(GIB)
+    worker = ground.worker("2200m")
+    assert worker.errno_after("alloc", GIB) == 77
+    other.kill()
+    assert worker.errno_after("alloc", 4 * GIB) == 77, "a look for the dead"
+    assert worker.errno_after("fill", 1000, 5000) == 77
+    assert worker.errno_after("info") == 77

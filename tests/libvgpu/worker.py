@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 u64, size_t, pointer = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
-cuda = ctypes.CDLL("libcuda.so.1")
+cuda = ctypes.CDLL("libcuda.so.1", use_errno=True)
 
 
 def call(name: str, *arguments: Any) -> int:
@@ -41,6 +41,13 @@ def start(device: int = 0) -> list[int]:
 
 def alloc(size: int) -> list[int]:
     return out("cuMemAlloc_v2", size)
+
+
+def errno_after(name: str, *arguments: Any) -> int:
+    """What errno is after a call, having been 77 before."""
+    ctypes.set_errno(77)
+    globals()[name](*arguments)
+    return ctypes.get_errno()
 
 
 def fill(size: int, most: int = 100000) -> int:
