@@ -148,4 +148,3 @@ def test_errno_stays_as_it_was(ground: Ground) -> None:
     other.kill()
     assert worker.errno_after("alloc", 4 * GIB) == 77, "a look for the dead"
     assert worker.errno_after("fill", 1000, 5000) == 77
-    assert worker.errno_after("info") == 77
