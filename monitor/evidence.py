@@ -1,6 +1,7 @@
 """The picture of a node at one moment: what was promised, enforced, charged, really held and refused. Values only."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from monitor.cards import Card
 from monitor.messages import Ledger
@@ -9,8 +10,7 @@ from monitor.quota import Promise
 UNSHARED = ""  # state of what has no share: nothing is owed, nothing is enforced
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One container on one card. Sizes in bytes, None where nobody can tell."""
 
     pod_uid: str

@@ -7,6 +7,7 @@ the annotation's value plus 1/100 of the card plus 100 MiB. Else the annotation'
 import re
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import NamedTuple
 
 MIB = 1 << 20
 SLACK_BYTES = 100 * MIB
@@ -24,8 +25,7 @@ class Share:
     devices: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(NamedTuple):
     """The share in bytes of one device, where it came from, and KAI's value if it wasn't believed."""
 
     promised: int

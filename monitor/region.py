@@ -13,7 +13,7 @@ This module does no input or output.
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = 0x0055504756494B0A
 READABLE_ABIS = (1,)  # this release's and, once there is one, the abi before it: old pods keep their library for weeks
@@ -50,8 +50,7 @@ class BadRegionError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """What the library publishes about one of the container's cards. All sizes in bytes."""
 
     uuid: str
@@ -65,8 +64,7 @@ class Device:
     peak: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """What one process of the container is charged for: per device its context, module and buffer bytes; launches."""
 
     generation: int

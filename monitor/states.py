@@ -13,15 +13,14 @@ same instant. Later ones of this list are worse and win.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 STATES = ("unused", "enforced", "mismatch", "no_limit", "over_limit", "not_loaded", "bypassed")
 GOOD = ("unused", "enforced")
 ROUNDING_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What is known about one container and card. Sizes in bytes, None where nobody can tell."""
 
     injected: bool | None  # None: the pod's own object is not known

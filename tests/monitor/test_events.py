@@ -1,7 +1,5 @@
 """An Event is written when a state turns bad: once, readable, and never in a flood."""
 
-import dataclasses
-
 import pytest
 
 from monitor import events
@@ -42,7 +40,7 @@ class Bench:
 
 
 def row(state: str, pod: str = "train") -> Row:
-    return dataclasses.replace(ROW, state=state, pod=pod, pod_uid=pod)
+    return ROW._replace(state=state, pod=pod, pod_uid=pod)
 
 
 @pytest.mark.parametrize("state", [s for s in STATES if s not in GOOD])

@@ -1,7 +1,5 @@
 """The state of enforcement follows from the numbers and from how long they have been so."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.states import STATES, Facts, Patience, judge
@@ -59,7 +57,7 @@ IDLE = {"processes": 0, "tracked": 0, "real": 0}
     ],
 )
 def test_each_state_has_its_numbers(changes: dict[str, object], now: str, lasting: str) -> None:
-    assert judge(replace(FINE, **changes), SLACK) == (now, lasting)  # type: ignore[arg-type]
+    assert judge(FINE._replace(**changes), SLACK) == (now, lasting)  # type: ignore[arg-type]
 
 
 def test_what_the_card_says_counts_after_the_grace_time_only() -> None:
