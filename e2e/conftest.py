@@ -38,10 +38,12 @@ def api_server(settings: Settings) -> Iterator[Cluster]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line a claim, with what was seen: what the test printed."""
-    reports = [report for report in terminalreporter.getreports("passed") if report.capstdout]
-    if reports:
-        terminalreporter.section("what was seen")
-    for report in reports:
+    seen = []
+    for report in terminalreporter.getreports("passed"):
         claim = report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-        for line in report.capstdout.splitlines():
-            terminalreporter.write_line(f"{claim}: {line}")
+        printed = [text for name, text in report.sections if name == "Captured stdout call"]
+        seen += [f"{claim}: {line}" for text in printed for line in text.splitlines()]
+    if seen:
+        terminalreporter.section("what was seen")
+    for line in seen:
+        terminalreporter.write_line(line)

@@ -18,6 +18,7 @@ PACKAGES = {
     "iptables": "/usr/sbin/iptables",
     "iproute2": "/usr/sbin/ip",
     "conntrack": "/usr/sbin/conntrack",
+    "curl": "/usr/bin/curl",
     "prometheus": "/usr/bin/prometheus",
 }
 
