@@ -91,7 +91,7 @@ OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         "pods",
         "auto",
         _choice("auto", "api", "none"),
-        "where names come from: api server, none, auto: the api inside a pod",
+        "where names come from: api, none, or auto: the API server, inside a pod",
     ),
     ("api-server", "", _url, "address of the API server, if not the pod's own cluster's (`kubectl proxy` serves one)"),
     ("pods-file", "", str, "a v1 PodList as JSON instead of the API server"),
