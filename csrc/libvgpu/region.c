@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -211,7 +212,7 @@ static int open_and_map(const struct file *file, struct stat *status, void **mem
 /* Who imported whose memory is kept beside the region. Without it every importer is charged. */
 static void join_share(struct vgpu_member *member) {
     char path[VGPU_PATH_BYTES];
-    struct vgpu_share_header header = {VGPU_SHARE_MAGIC, VGPU_ABI, VGPU_MAX_SHARES};
+    struct vgpu_share_header header = {VGPU_SHARE_MAGIC, VGPU_ABI, VGPU_MAX_SHARES, 0};
     const char *why;
     struct stat status;
     void *memory;
@@ -220,7 +221,7 @@ static void join_share(struct vgpu_member *member) {
     int fd = open_and_map(&file, &status, &memory, &why);
     if (fd < 0) return;
     close(fd);
-    if (memcmp(memory, &header, sizeof header) == 0)
+    if (memcmp(memory, &header, offsetof(struct vgpu_share_header, used)) == 0)
         member->shares = memory;
     else
         munmap(memory, sizeof(struct vgpu_shares));

@@ -54,13 +54,20 @@ static void hand_on(struct vgpu_region *region, struct vgpu_share *share, uint32
     share->apart = 0;
 }
 
+static void discard(struct vgpu_member *member, struct vgpu_share *share) {
+    memset(share, 0, sizeof *share);
+    VGPU_STEP("share-discarded");
+    if (member->shares->header.used > 0) member->shares->header.used--;
+}
+
 void vgpu_share_evict(struct vgpu_member *member, uint32_t slot) {
-    for (int i = 0; member->shares && i < VGPU_MAX_SHARES; i++) {
+    if (!member->shares || member->shares->header.used == 0) return;
+    for (int i = 0; i < VGPU_MAX_SHARES; i++) {
         struct vgpu_share *share = &member->shares->shares[i];
         if (!share->key || !(share->users[slot / 64] & bit(slot))) continue;
         uint32_t heir = other_user(share, slot);
         if (heir == VGPU_MAX_SLOTS) {
-            memset(share, 0, sizeof *share);
+            discard(member, share);
             continue;
         }
         if ((uint32_t)share->owner == slot + 1) hand_on(member->region, share, heir);
@@ -75,6 +82,7 @@ bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, 
     struct vgpu_share *share = find(member, key);
     if (!share) share = find(member, 0);
     if (share && share->key == 0) {
+        member->shares->header.used++; /* first: killed before the key is there, it is one too many, never too few */
         memset(share->users, 0, sizeof share->users);
         share->users[member->slot / 64] = bit(member->slot);
         share->owner = member->token;
@@ -119,7 +127,7 @@ bool vgpu_share_close(struct vgpu_process *process, uint64_t key) {
             }
         }
         share->users[member->slot / 64] &= ~bit(member->slot);
-        if (heir == VGPU_MAX_SLOTS) memset(share, 0, sizeof *share);
+        if (heir == VGPU_MAX_SLOTS) discard(member, share);
     }
     vgpu_region_unlock(member);
     vgpu_uncharge(process, device, VGPU_KIND_BUFFER, give_back);

@@ -20,6 +20,7 @@ struct vgpu_share_header {
     uint64_t magic;
     uint32_t abi;
     uint32_t max_shares;
+    uint64_t used; /* upper bound of how many are in use: 0 saves a look */
 };
 
 struct vgpu_share {

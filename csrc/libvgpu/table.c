@@ -102,9 +102,9 @@ static int grow(struct vgpu_table *table) {
     return 0;
 }
 
-/* At most half full: probes stay short. */
+/* At most three quarters full: probes stay short, and fewer cache lines are in use than with more room. */
 static int make_room(struct vgpu_table *table) {
-    if (__builtin_expect(table->count * 2 >= table->capacity, 0)) return grow(table);
+    if (__builtin_expect(table->count * 4 >= table->capacity * 3, 0)) return grow(table);
     return 0;
 }
 

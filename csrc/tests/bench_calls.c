@@ -51,21 +51,51 @@ static void start(void) {
     need(cuCtxSetCurrent(context), "current");
 }
 
-MEASURED double pair(long count, size_t bytes) {
+/* Calls are timed in batches of a few microseconds, and the median batch counts: on a busy machine a whole run is
+ * interrupted again and again, most batches aren't. */
+#define BATCH 64
+
+static double *batches;
+static long batch_count;
+
+static int by_size(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double median(void) {
+    qsort(batches, (size_t)batch_count, sizeof *batches, by_size);
+    return batches[batch_count / 2];
+}
+
+#define TIMED(count, call)                                                                                             \
+    do {                                                                                                               \
+        batches = realloc(batches, (size_t)((count) / BATCH + 1) * sizeof *batches);                                   \
+        batch_count = 0;                                                                                               \
+        for (long done = 0; done < (count); done += BATCH) {                                                           \
+            long most = (count) - done < BATCH ? (count) - done : BATCH;                                               \
+            double begin = now_ns();                                                                                   \
+            for (long i = done; i < done + most; i++)                                                                  \
+                call;                                                                                                  \
+            batches[batch_count++] = (now_ns() - begin) / (double)most;                                                \
+        }                                                                                                              \
+    } while (0)
+
+static void once(size_t bytes) {
     CUdeviceptr pointer;
-    double begin = now_ns();
-    for (long i = 0; i < count; i++) {
-        need(cuMemAlloc_v2(&pointer, bytes), "alloc");
-        need(cuMemFree_v2(pointer), "free");
-    }
-    return (now_ns() - begin) / (double)count;
+    need(cuMemAlloc_v2(&pointer, bytes), "alloc");
+    need(cuMemFree_v2(pointer), "free");
+}
+
+MEASURED double pair(long count, size_t bytes) {
+    TIMED(count, once(bytes));
+    return median();
 }
 
 MEASURED double frees(long count, int shuffle) {
     CUdeviceptr *pointers = malloc((size_t)count * sizeof *pointers);
-    double begin;
     if (!pointers) exit(1);
-    for (long i = 0; i < count; i++)
+    for (long i = count - 1; i >= 0; i--)
         need(cuMemAlloc_v2(&pointers[i], 2 << 20), "alloc");
     srand(1);
     for (long i = count - 1; shuffle && i > 0; i--) {
@@ -74,26 +104,25 @@ MEASURED double frees(long count, int shuffle) {
         pointers[i] = pointers[other];
         pointers[other] = kept;
     }
-    begin = now_ns();
-    for (long i = count - 1; i >= 0; i--)
-        need(cuMemFree_v2(pointers[i]), "free");
-    return (now_ns() - begin) / (double)count;
+    TIMED(count, need(cuMemFree_v2(pointers[i]), "free"));
+    free(pointers);
+    return median();
+}
+
+static void refused(void) {
+    CUdeviceptr pointer;
+    if (cuMemAlloc_v2(&pointer, REFUSED_BYTES) != CUDA_ERROR_OUT_OF_MEMORY) exit(1);
 }
 
 MEASURED double refuse(long count) {
-    CUdeviceptr pointer;
-    double begin = now_ns();
-    for (long i = 0; i < count; i++)
-        if (cuMemAlloc_v2(&pointer, REFUSED_BYTES) != CUDA_ERROR_OUT_OF_MEMORY) exit(1);
-    return (now_ns() - begin) / (double)count;
+    TIMED(count, refused());
+    return median();
 }
 
 MEASURED double info(long count) {
     size_t left, total;
-    double begin = now_ns();
-    for (long i = 0; i < count; i++)
-        need(cuMemGetInfo_v2(&left, &total), "info");
-    return (now_ns() - begin) / (double)count;
+    TIMED(count, need(cuMemGetInfo_v2(&left, &total), "info"));
+    return median();
 }
 
 MEASURED double launch(long count) {
@@ -104,19 +133,15 @@ MEASURED double launch(long count) {
         need(cuModuleLoadData(&module, image), "module");
         need(cuModuleGetFunction(&function, module, "work"), "function");
     }
-    double begin = now_ns();
-    for (long i = 0; i < count; i++)
-        need(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "launch");
-    return (now_ns() - begin) / (double)count;
+    TIMED(count, need(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "launch"));
+    return median();
 }
 
 MEASURED double lookup(long count) {
     static const char *const names[] = {"cuMemAlloc", "cuLaunchKernel", "cuStreamCreate", "cuMemcpyHtoD"};
     void *function;
-    double begin = now_ns();
-    for (long i = 0; i < count; i++)
-        need(cuGetProcAddress_v2(names[i % 4], &function, 12000, 0, NULL), "lookup");
-    return (now_ns() - begin) / (double)count;
+    TIMED(count, need(cuGetProcAddress_v2(names[i % 4], &function, 12000, 0, NULL), "lookup"));
+    return median();
 }
 
 int main(int argc, char **argv) {

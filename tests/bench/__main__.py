@@ -1,7 +1,8 @@
 """Times calls with and without the library on the same simulated card, in turns, and prints what it adds.
 
-Numbers of a busy machine are noisy: each figure is the least of several runs, and what counts is the difference
-between two that were measured in turns. JSON with all of them goes to build/bench.json.
+Numbers of a busy machine are noisy: a run gives the median of many short batches, each figure is the least of several
+runs, and what counts is the difference between two that were measured in turns. JSON goes to
+build/bench.json.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from libsync.__main__ import Keeper
 from libsync.config import Settings
 from libsync.errors import RefusalError
 from libsync.install import install, load_release
+from libsync.status import Status, publish
 from tests.libsync.conftest import Build, Run
 
 COMPLETE = ["ld.so.preload", "libvgpu.so", "manifest.json"]
@@ -100,8 +101,19 @@ def test_a_libsync_that_never_ends_is_told_and_not_waited_for(
     release = load_release(build_library())
     with pytest.raises(RefusalError, match="another libsync"):
         install(release, settings(tmp_path, build_library()))
+    (tmp_path / "abi-1").mkdir()
+    with pytest.raises(RefusalError, match="another libsync"):
+        publish(Status(ready=True), tmp_path, None)
     os.close(other)
     assert install(release, settings(tmp_path, build_library()))
+
+
+def test_a_directory_that_another_libsync_makes_at_that_moment_is_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, True])
+    monkeypatch.setattr(Path, "is_dir", lambda _: next(answers))
+    node.make_directory(tmp_path)
 
 
 @pytest.fixture

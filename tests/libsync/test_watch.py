@@ -1,6 +1,7 @@
 """libsync over time: it repairs, counts, says when it isn't ready, costs nothing, removes only when it may."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from libsync.__main__ import Keeper
 from libsync.config import parse
+from libsync.install import install, load_release
 from tests.libsync.conftest import ROOT, Build, Run
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -89,6 +92,37 @@ def test_not_ready_while_refused_and_ready_again_after(build_library: Build, sta
     wait_until(lambda: "another product" in str(read_status(base)["refusal"]), "refusal told")
     (base / "libvgpu.so").unlink()
     wait_until(ready.exists, "ready again")
+
+
+def test_each_trouble_is_said_once(build_library: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = tmp_path / "base"
+    keeper = Keeper(parse(["--target", str(base), "--library", str(build_library())], {}))
+    assert keeper.look()
+    (base / "status.json").unlink()
+    (base / "status.json").mkdir()
+    assert [keeper.look(), keeper.look()] == [False, False]
+    (base / "libvgpu.so").touch()
+    assert [keeper.look(), keeper.look()] == [False, False]
+    said = capsys.readouterr().err
+    assert said.count("can't report") == 1
+    assert said.count("another product") == 1
+
+
+def test_a_file_that_changed_hands_is_written_anew(
+    build_library: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner could write into it, whatever its mode."""
+    release = load_release(build_library())
+    settings = parse(["--target", str(tmp_path / "base"), "--library", str(build_library())], {})
+    install(release, settings)
+    stranger, real = (tmp_path / "base" / "abi-1" / "libvgpu.so").stat().st_ino, Path.stat
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        status = real(path, **options)
+        return os.stat_result([*status[:4], 12345, *status[5:10]]) if status.st_ino == stranger else status
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert install(release, settings, ours=True) == ["libvgpu.so"]
 
 
 def test_a_ready_file_that_a_killed_libsync_left_goes_before_the_first_look(
