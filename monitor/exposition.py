@@ -38,6 +38,11 @@ class Page:
         if value is not None:
             self._lines[name].append(f"{name}{{{labels}}} {value!r}\n" if labels else f"{name} {value!r}\n")
 
+    def add_one_of(self, name: str, labels: str, label: str, values: Iterable[str], current: str) -> None:
+        """Add a sample for each value of a label: 1 for the current one, 0 for the others."""
+        head = f'{name}{{{labels},{label}="'
+        self._lines[name] += [f'{head}{value}"}} {int(value == current)}\n' for value in values]
+
     def render(self) -> bytes:
         """The whole page."""
         parts: list[str] = []

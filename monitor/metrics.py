@@ -170,8 +170,7 @@ def _row(page: Page, row: Row, legacy: bool) -> None:
     page.add("kai_isolator_real_bytes", own, row.real)
     page.add("kai_isolator_unaccounted_bytes", own, row.unaccounted)
     if row.state:
-        for state in STATES:
-            page.add("kai_isolator_state", f'{own},state="{state}"', int(state == row.state))
+        page.add_one_of("kai_isolator_state", own, "state", STATES, row.state)
 
 
 def _legacy_row(page: Page, row: Row, labels: str, limit: int) -> None:
