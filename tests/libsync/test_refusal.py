@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from libsync import node, selinux
+from libsync import files, node, selinux
 from libsync.config import Settings
 from libsync.errors import RefusalError
 from libsync.install import differences, install, load_release
@@ -98,6 +98,14 @@ def test_a_directory_under_a_files_name_is_refused(build_library: Build, libsync
     (tmp_path / "base" / "abi-1" / "ld.so.preload").mkdir(parents=True)
     done = libsync("--target", tmp_path / "base", "--library", build_library(), "--once")
     refused(done, f"{tmp_path}/base/abi-1/ld.so.preload is no ordinary file", "remove it")
+
+
+def test_looking_at_it_each_minute_keeps_nothing_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(RefusalError, match="no ordinary file"):
+            files.read_regular(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("name", ["base", "base/abi-1"])
