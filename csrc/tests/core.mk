@@ -1,7 +1,7 @@
 # Unit tests of libvgpu's core: the parts that need no driver, linked into plain programs.
 CORE_PARTS := charge.c message.c quota.c region.c share.c slot.c table.c
 CORE_SOURCES := $(CORE_PARTS:%=libvgpu/%)
-CORE_CFLAGS := $(CFLAGS) -Ilibvgpu -Itests
+CORE_CFLAGS := $(CFLAGS) -D_GNU_SOURCE -Ilibvgpu -Itests
 CORE_HEADERS := $(wildcard libvgpu/*.h include/*.h include/vgpu/*.h tests/core_*.h)
 
 $(BUILD)/tests/core-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
@@ -22,12 +22,12 @@ CORE_PROGRAMS := region steps table limits fuzz
 
 $(BUILD)/debug/core-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
 	@mkdir -p $(@D)
-	$(DEBUG_CC) $(filter-out -MMD -MP -O2 -fno-sanitize=all,$(CORE_CFLAGS)) -O1 -D_GNU_SOURCE \
+	$(DEBUG_CC) $(filter-out -MMD -MP -O2 -fno-sanitize=all,$(CORE_CFLAGS)) -O1 \
 		-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -pthread -o $@ $< $(CORE_SOURCES)
 
 $(BUILD)/debug/tsan-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
 	@mkdir -p $(@D)
-	$(DEBUG_CC) $(filter-out -MMD -MP -O2 -fno-sanitize=all,$(CORE_CFLAGS)) -O1 -D_GNU_SOURCE -fsanitize=thread -pthread \
+	$(DEBUG_CC) $(filter-out -MMD -MP -O2 -fno-sanitize=all,$(CORE_CFLAGS)) -O1 -fsanitize=thread -pthread \
 		-o $@ $< $(CORE_SOURCES)
 
 $(BUILD)/debug/core-steps: CORE_CFLAGS += -DVGPU_WITH_STEPS
