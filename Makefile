@@ -59,4 +59,4 @@ format: $(STAMP)
 	.venv/bin/clang-format -i $$(git ls-files 'csrc/*.c' 'csrc/*.h')
 
 clean:
-	rm -rf build .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
