@@ -22,10 +22,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session")
-def settings() -> Settings:
+def settings(request: pytest.FixtureRequest) -> Settings:
     """Where things lie, with everything that a cluster needs provided (built once, then cached)."""
     settings = Settings()
-    programs.provide(settings)
+    tools_are_there = all(Path(settings.tool(name)).exists() for name in ("kubectl", "helm"))
+    if not (request.config.getoption("--foreign") and tools_are_there):
+        programs.provide(settings)
     return settings
 
 

@@ -204,7 +204,7 @@ class Pod:
     def run(self, *command: str, container: str = "") -> Command:
         """kubectl exec."""
         cluster = self._chain.cluster
-        kubectl = [str(cluster.settings.programs / "kubectl"), f"--kubeconfig={cluster.kubeconfig}", "exec", self.name]
+        kubectl = [cluster.settings.tool("kubectl"), f"--kubeconfig={cluster.kubeconfig}", "exec", self.name]
         done = cluster.run([*kubectl, *([f"-c={container}"] if container else []), "--", *command], check=False)
         return Command(done.returncode, done.stdout + done.stderr)
 

@@ -44,13 +44,13 @@ class Client(ABC):
     def kubectl(self, *arguments: str, stdin: str = "", user: str = "admin", check: bool = True) -> str:
         """kubectl's standard output; with check=False its standard error behind it, whatever became of it."""
         kubeconfig = self.kubeconfig if user == "admin" else self.kubeconfig.with_name(f"{user}.kubeconfig")
-        kubectl = [str(self.settings.programs / "kubectl"), f"--kubeconfig={kubeconfig}"]
+        kubectl = [self.settings.tool("kubectl"), f"--kubeconfig={kubeconfig}"]
         done = self.run([*kubectl, *arguments], check=check, stdin=stdin)
         return done.stdout if check else done.stdout + done.stderr
 
     def helm(self, *arguments: str, check: bool = True, timeout: float = 420) -> str:
         """helm's output."""
-        helm = [str(self.settings.programs / "helm"), f"--kubeconfig={self.kubeconfig}"]
+        helm = [self.settings.tool("helm"), f"--kubeconfig={self.kubeconfig}"]
         done = self.run([*helm, *arguments], check=check, timeout=timeout)
         return done.stdout + done.stderr
 

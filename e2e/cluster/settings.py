@@ -1,6 +1,7 @@
 """Where the cluster's parts come from and lie. The only module of this part that reads the environment."""
 
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,3 +52,8 @@ class Settings:
     def programs(self) -> Path:
         """Folder of kubectl, kube-apiserver, helm and the others."""
         return self.cache / "bin"
+
+    def tool(self, name: str) -> str:
+        """kubectl or helm: our own of the cluster's version, else the machine's."""
+        own = self.programs / name
+        return str(own) if own.exists() else shutil.which(name) or str(own)
