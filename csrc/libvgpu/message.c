@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "syscalls.h"
 
 #define BURST_LINES 8
 #define SECOND_NS   UINT64_C(1000000000)
@@ -38,10 +39,13 @@ static int wanted_level(void) {
     return text && text[0] >= '0' && text[0] <= '9' ? atoi(text) : VGPU_WARNING;
 }
 
+/* A line that nobody reads is dropped: a full pipe must not stop a program that never wrote to it, nor a broken one end
+ * it. */
 static void write_line(const char *line, int length, size_t room) {
     size_t bytes = length < 0 ? 0 : (size_t)length < room ? (size_t)length : room - 1;
     while (bytes > 0) {
-        ssize_t written = write(STDERR_FILENO, line, bytes);
+        if (!vgpu_is_writable(STDERR_FILENO)) return;
+        ssize_t written = vgpu_write(STDERR_FILENO, line, bytes);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return;
         line += written;

@@ -44,7 +44,7 @@ static struct vgpu_process *page(void) {
 
 /* By hand: the file that the user names, else one in a directory of his own that nobody else can write to. */
 static int path_by_hand(char *path, size_t room, struct vgpu_region_rules *rules, const char **why) {
-    const char *named = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+    const char *named = secure_getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"); /* a file that is created */
     struct stat status;
     if (named && named[0]) {
         *why = "CUDA_DEVICE_MEMORY_SHARED_CACHE must be an absolute path shorter than 256 bytes";
@@ -179,10 +179,15 @@ void vgpu_process_retry(struct vgpu_process *process) {
 }
 
 static void follow_quota(struct vgpu_process *process) {
-    if (vgpu_quota_signature() == process->quota_signature) return;
+    uint64_t before = process->quota_signature;
+    if (vgpu_quota_signature() == before) return;
     read_quota(process);
     const char *why = vgpu_devices_decide(process);
-    if (why) /* what was believed stays: a process that was granted its share keeps it, a new one is refused */
+    if (!why) return;
+    /* What was believed stays: a process that was granted its share keeps it, a new one is refused. Perhaps it only
+     * couldn't be read (no descriptor was left): it is looked at again with the next tick. */
+    process->quota_signature = 0;
+    if (before != 0)
         vgpu_message(VGPU_WARNING, "the quota changed to something unusable (%s): the last one holds", why);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "region.h"
+#include "syscalls.h"
 #include "vgpu/paths.h"
 
 static bool is_blank(char c) {
@@ -178,13 +179,13 @@ struct vgpu_quota vgpu_quota_decide(const struct vgpu_quota_texts *texts, int in
 
 static void read_file(const char *path, struct vgpu_text *text) {
     memset(text, 0, sizeof *text);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = vgpu_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) {
         text->present = text->unreadable = errno != ENOENT;
         return;
     }
-    ssize_t length = read(fd, text->text, sizeof text->text);
-    close(fd);
+    ssize_t length = vgpu_read(fd, text->text, sizeof text->text);
+    vgpu_close(fd);
     text->present = true;
     text->unreadable = length < 0 || length == (ssize_t)sizeof text->text;
     if (!text->unreadable) text->unreadable = memchr(text->text, '\0', (size_t)length) != NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,13 +16,13 @@
 #include "clock.h"
 #include "share.h"
 #include "step.h"
+#include "syscalls.h"
+
+#ifndef O_TMPFILE /* Linux 3.11; glibc 2.17's headers are older */
+#define O_TMPFILE (020000000 | O_DIRECTORY)
+#endif
 
 #define CREATE_WAIT_NS UINT64_C(100000000)
-
-static void nap(long ns) {
-    struct timespec pause = {0, ns};
-    nanosleep(&pause, NULL);
-}
 
 /* statx() is younger than glibc 2.17; only what is needed of its result is declared here. */
 #if defined(__x86_64__)
@@ -109,41 +110,82 @@ static void fill_header(struct vgpu_region_header *header) {
     header->ready = 1;
 }
 
-/* Makes the whole file under a name of its own, then links it to its place: no other process ever sees half a region,
- * and a creator that is killed leaves nothing that blocks the next. Its blocks are reserved now: on a full tmpfs a
- * later store would be SIGBUS. Call with the directory locked. */
-static int create_file(const struct file *file, const char **why) {
-    const char *path = file->path;
-    char fresh[VGPU_PATH_BYTES + 8];
-    memcpy(fresh, path, strlen(path));
-    memcpy(fresh + strlen(path), ".new", 5);
-    unlink(fresh); /* left by a creator that was killed: the directory's lock is ours, so nobody is at work on it */
+/* Its blocks are reserved now: on a full tmpfs a later store would be SIGBUS. Piece by piece, since a signal ends a
+ * call with nothing done. A process that may not write files that long would be sent SIGXFSZ for trying. */
+static int fill_file(int fd, const struct file *file) {
+    enum { PIECE = 65536 };
+    struct rlimit most;
     int error = 0;
-    int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fchmod(fd, 0666) != 0) return -errno;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < file->bytes) return -EFBIG;
+    for (uint64_t at = 0; at < file->bytes && error == 0; at += PIECE) {
+        uint64_t bytes = file->bytes - at < PIECE ? file->bytes - at : PIECE;
+        do
+            error = posix_fallocate(fd, (off_t)at, (off_t)bytes);
+        while (error == EINTR);
+    }
+    if (error != 0) return -error;
+    VGPU_STEP("create-reserved");
+    ssize_t written = syscall(SYS_pwrite64, fd, file->header, file->header_bytes, (off_t)0);
+    return written == (ssize_t)file->header_bytes ? 0 : written < 0 ? -errno : -ENOSPC;
+}
+
+/* Makes the whole file without a name, then links it to its place: no other process ever sees half a region, and a
+ * creator that is killed leaves nothing behind. Call with the directory locked. */
+static int create_nameless(const struct file *file, const char *directory, const char **why) {
+    char self[32];
+    *why = "can't create the region's file";
+    int fd = vgpu_open(directory, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+    if (fd < 0) return -errno;
+    VGPU_STEP("create-opened");
+    *why = "can't fill the region's file (file system full?)";
+    int error = fill_file(fd, file);
+    if (error == 0) {
+        VGPU_STEP("create-filled");
+        snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+        if (linkat(AT_FDCWD, self, AT_FDCWD, file->path, AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST)
+            error = -EOPNOTSUPP; /* no /proc, or not for this user */
+        VGPU_STEP("create-linked");
+    }
+    vgpu_close(fd);
+    return error;
+}
+
+/* The same under a name of its own, where file system or kernel know no files without one. What killed creators left
+ * is removed; in a directory where that isn't allowed to us, the next name is taken. */
+static int create_named(const struct file *file, const char **why) {
+    char fresh[VGPU_PATH_BYTES + 8];
+    int fd = -1;
+    for (int attempt = 0; attempt < 10 && fd < 0; attempt++) {
+        snprintf(fresh, sizeof fresh, "%s.new%d", file->path, attempt);
+        unlink(fresh); /* the directory's lock is ours, so nobody is at work on it */
+        fd = vgpu_open(fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST) break;
+    }
     if (fd < 0) {
         *why = "can't create the region's file";
         return -errno;
     }
-    VGPU_STEP("create-opened");
     *why = "can't fill the region's file (file system full?)";
-    if (fchmod(fd, 0666) != 0 || (error = posix_fallocate(fd, 0, (off_t)file->bytes)) != 0 ||
-        pwrite(fd, file->header, file->header_bytes, 0) != (ssize_t)file->header_bytes) {
-        error = error ? -error : -(errno ? errno : ENOSPC);
-    } else {
-        VGPU_STEP("create-filled");
-        if (link(fresh, path) != 0 && errno != EEXIST) {
-            *why = "can't put the region's file into its place";
-            error = -errno;
-        }
-        VGPU_STEP("create-linked");
+    int error = fill_file(fd, file);
+    if (error == 0 && link(fresh, file->path) != 0 && errno != EEXIST) {
+        *why = "can't put the region's file into its place";
+        error = -errno;
     }
     unlink(fresh);
-    close(fd);
+    vgpu_close(fd);
     return error;
 }
 
+static int create_file(const struct file *file, const char *directory, const char **why) {
+    int error = create_nameless(file, directory, why);
+    /* O_TMPFILE includes O_DIRECTORY: what doesn't know it refuses to write to a directory. */
+    return error == -EOPNOTSUPP || error == -EISDIR || error == -EINVAL || error == -ENOENT ? create_named(file, why)
+                                                                                            : error;
+}
+
 static int open_existing(const char *path) {
-    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int fd = vgpu_open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     return fd < 0 ? -errno : fd;
 }
 
@@ -156,7 +198,7 @@ static int open_or_create(const struct file *file, const char *directory, const 
         *why = "can't open the region's file";
         return fd;
     }
-    int directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int directory_fd = vgpu_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (directory_fd < 0) {
         *why = "can't open the region's directory";
         return -errno;
@@ -165,18 +207,18 @@ static int open_or_create(const struct file *file, const char *directory, const 
     while (flock(directory_fd, LOCK_EX | LOCK_NB) != 0) {
         if (vgpu_clock_ns(CLOCK_MONOTONIC) > until_ns) {
             *why = "another process has been creating the region's file for 100 ms";
-            close(directory_fd);
+            vgpu_close(directory_fd);
             return -EBUSY;
         }
-        nap(200000);
+        vgpu_nap(200000);
     }
     fd = open_existing(path);
     if (fd == -ENOENT) {
-        int error = create_file(file, why);
+        int error = create_file(file, directory, why);
         if (error == 0) *why = "can't open the region's file";
         fd = error ? error : open_existing(path);
     }
-    close(directory_fd);
+    vgpu_close(directory_fd);
     return fd;
 }
 
@@ -201,7 +243,7 @@ static int open_and_map(const struct file *file, struct stat *status, void **mem
         }
     }
     if (error != 0) {
-        close(fd);
+        vgpu_close(fd);
         return error;
     }
     /* A forked child must not hold the parent's slot by an inherited mapping. */
@@ -220,7 +262,7 @@ static void join_share(struct vgpu_member *member) {
     struct file file = {path, member->rules, sizeof(struct vgpu_shares), &header, sizeof header};
     int fd = open_and_map(&file, &status, &memory, &why);
     if (fd < 0) return;
-    close(fd);
+    vgpu_close(fd);
     if (memcmp(memory, &header, offsetof(struct vgpu_share_header, used)) == 0)
         member->shares = memory;
     else
@@ -253,7 +295,7 @@ int vgpu_region_join(struct vgpu_member *member, const char *path, struct vgpu_r
         error = vgpu_slot_claim(member, fd, why);
     }
     if (error != 0) vgpu_region_leave(member);
-    close(fd); /* the mapping keeps the open file description, and so the slot's lock */
+    vgpu_close(fd); /* the mapping keeps the open file description, and so the slot's lock */
     return error;
 }
 
@@ -276,6 +318,8 @@ void vgpu_region_leave(struct vgpu_member *member) {
 bool vgpu_region_is_current(const struct vgpu_member *member) {
     struct stat status;
     if (!member->shared) return true;
-    return lstat(member->path, &status) == 0 && status.st_dev == member->device && status.st_ino == member->inode &&
+    if (lstat(member->path, &status) != 0) /* by hand, a program that gave up its rights can't look any more */
+        return !member->rules.must_be_mount && errno != ENOENT && errno != ENOTDIR;
+    return status.st_dev == member->device && status.st_ino == member->inode &&
            (uint64_t)status.st_size == VGPU_REGION_BYTES;
 }

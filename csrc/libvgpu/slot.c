@@ -12,6 +12,7 @@
 #include "region.h"
 #include "share.h"
 #include "step.h"
+#include "syscalls.h"
 
 #ifndef F_OFD_GETLK /* Linux 3.15; glibc 2.17's headers are older */
 #define F_OFD_GETLK 36
@@ -38,10 +39,10 @@ static struct flock slot_byte(uint32_t slot) {
  * removed, no descriptors left): then nothing can be said about anybody, and everything stays charged. */
 static int open_to_judge(const struct vgpu_member *member) {
     if (!member->shared) return -1;
-    int fd = open(member->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int fd = vgpu_open(member->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     struct stat status;
     if (fd >= 0 && (fstat(fd, &status) != 0 || status.st_dev != member->device || status.st_ino != member->inode)) {
-        close(fd);
+        vgpu_close(fd);
         return -1;
     }
     return fd;
@@ -62,7 +63,7 @@ bool vgpu_slot_owner_is_dead(const struct vgpu_member *member, uint64_t token) {
     int fd = open_to_judge(member);
     if (fd < 0) return false;
     bool dead = slot_is_unlocked(fd, slot);
-    close(fd);
+    vgpu_close(fd);
     return dead;
 }
 
@@ -110,7 +111,7 @@ bool vgpu_region_sweep(struct vgpu_member *member, int device) {
         dead[found] = i;
         generations[found++] = generation;
     }
-    close(fd);
+    vgpu_close(fd);
     errno = kept_errno;
     VGPU_STEP("sweep-judged");
     if (found == 0 || vgpu_region_lock(member) != 0) return false;
@@ -168,8 +169,7 @@ static int wait_for_lock(struct vgpu_member *member) {
         if (round < SPINS + 20) {
             sched_yield();
         } else {
-            struct timespec nap = {0, 50000};
-            nanosleep(&nap, NULL);
+            vgpu_nap(50000);
         }
     }
 }
@@ -183,10 +183,10 @@ int vgpu_region_lock_wait(struct vgpu_member *member) {
 /* Field 22 of /proc/self/stat; the command in field 2 may hold blanks and brackets, so count from the last one. */
 static uint64_t own_start_time(void) {
     char text[1024];
-    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    int fd = vgpu_open("/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return 0;
-    ssize_t length = read(fd, text, sizeof text - 1);
-    close(fd);
+    ssize_t length = vgpu_read(fd, text, sizeof text - 1);
+    vgpu_close(fd);
     if (length <= 0) return 0;
     text[length] = '\0';
     char *field = strrchr(text, ')');

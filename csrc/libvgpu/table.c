@@ -4,7 +4,8 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/mman.h>
-#include <time.h>
+
+#include "syscalls.h"
 
 #define FIRST_CAPACITY 256
 
@@ -24,8 +25,7 @@ void vgpu_private_lock_wait(uint32_t *lock) {
         } else if (round < 120) {
             sched_yield();
         } else { /* the holder is inside the driver, or has no processor */
-            struct timespec nap = {0, 50000};
-            nanosleep(&nap, NULL);
+            vgpu_nap(50000);
         }
     }
 }
