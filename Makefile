@@ -44,7 +44,12 @@ images: build
 	@$(PY) -m e2e.images
 
 bench: build
+	@echo "== libvgpu.so, beside the bare driver"
 	@$(PY) -m tests.bench
+	@echo "== webhook, beside a no-op of the same stack"
+	@$(PY) -m tests.webhook.bench
+	@echo "== monitor"
+	@$(PY) -m tests.monitor.bench
 
 lint: $(STAMP)
 	$(PY) -m ruff check .
