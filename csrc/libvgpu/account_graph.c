@@ -11,16 +11,17 @@
 #define NODES     256
 #define MOST_DEEP 16
 
-static uint64_t attribute(int ordinal, CUgraphMem_attribute which) {
+/* `otherwise` where the driver can't answer now, as after a kernel's fault. */
+static uint64_t attribute(int ordinal, CUgraphMem_attribute which, uint64_t otherwise) {
     uint64_t value = 0;
-    return real_cuDeviceGetGraphMemAttribute(ordinal, which, &value) == CUDA_SUCCESS ? value : 0;
+    return real_cuDeviceGetGraphMemAttribute(ordinal, which, &value) == CUDA_SUCCESS ? value : otherwise;
 }
 
 /* With pool_lock. */
 static void settle(struct vgpu_process *process, int ordinal) {
     int device = process->index_of[ordinal];
     uint64_t *charged = &process->graph_bytes[device];
-    uint64_t reserved = vgpu_whole_blocks(attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
+    uint64_t reserved = vgpu_whole_blocks(attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, *charged));
     if (reserved < *charged)
         vgpu_uncharge(process, device, VGPU_KIND_BUFFER, *charged - reserved);
     else
@@ -106,8 +107,8 @@ static CUresult run(struct vgpu_process *process, const uint64_t *bytes, CUresul
     vgpu_private_lock(&process->pool_lock);
     for (; ordinal < process->cuda_devices; ordinal++) {
         if (!bytes[ordinal]) continue;
-        uint64_t held = attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-        uint64_t used = attribute(ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+        uint64_t held = attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, 0);
+        uint64_t used = attribute(ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0);
         uint64_t room = held > used ? held - used : 0;
         reserved[ordinal] = bytes[ordinal] > room ? vgpu_whole_blocks(bytes[ordinal] - room) : 0;
         result = vgpu_charge(process, process->index_of[ordinal], VGPU_KIND_BUFFER, reserved[ordinal]);

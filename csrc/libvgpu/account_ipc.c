@@ -21,9 +21,13 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
     uint64_t key = vgpu_share_key(pHandle, sizeof *pHandle);
     /* A small request's whole block is what others get to hold. */
     uint64_t bytes = entry.bytes ? entry.bytes : VGPU_BLOCK_BYTES;
-    if (vgpu_share_publish(process, key, entry.device, bytes, entry.bytes == 0) && entry.bytes) {
+    if (!vgpu_share_publish(process, key, entry.device, bytes, entry.bytes == 0)) return result;
+    if (entry.bytes) {
         entry.data = key;
         vgpu_table_put(&process->tables[VGPU_POINTERS], &entry);
+    } else {
+        struct vgpu_entry exported = {.key = entry.key, .data = key};
+        vgpu_table_put(&process->tables[VGPU_EXPORTS], &exported);
     }
     return result;
 }
@@ -129,12 +133,12 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
                                                                    : 0;
         if (device >= 0) {
             struct vgpu_entry fresh = {.device = (uint8_t)device};
-            if (vgpu_share_open(process, key, &bytes)) fresh.data = key;
-            uint64_t known = vgpu_vmm_of_handle(process, *handle);
-            if (known) /* exported or imported here before: one handle, used once more */
+            if (vgpu_vmm_of_handle(process, *handle)) { /* exported or imported here before: used once more */
                 vgpu_table_refer(&process->tables[VGPU_HANDLES], *handle, 1, NULL, NULL);
-            else
+            } else {
+                if (vgpu_share_open(process, key, &bytes)) fresh.data = key;
                 vgpu_vmm_enter(process, *handle, &fresh);
+            }
         }
     }
     vgpu_private_unlock(&process->vmm_lock);

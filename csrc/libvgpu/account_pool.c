@@ -3,8 +3,9 @@
 #include "pool.h"
 #include "share.h"
 
-#define HOST_POOL 1 /* entry.data: the pool's memory isn't the card's */
-#define ORPHAN    2 /* the pool was destroyed while memory from it was in use */
+#define HOST_POOL 1                   /* entry.data: the pool's memory isn't the card's */
+#define ORPHAN    2                   /* the pool was destroyed while memory from it was in use */
+#define ORPHANS   (UINT64_C(1) << 63) /* no handle has such a value */
 
 static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which) {
     uint64_t value = 0;
@@ -19,11 +20,20 @@ static CUmemoryPool pool_of(uint64_t key) {
     return (CUmemoryPool)(uintptr_t)key;
 }
 
+/* What the pool has reserved. A driver that knows no such pool has freed it; one that can't answer now (after a
+ * kernel's fault it answers nothing) still holds what it held. */
+static uint64_t reserved_bytes_of(const struct vgpu_entry *pool) {
+    uint64_t value = 0;
+    CUresult result = real_cuMemPoolGetAttribute(pool_of(pool->key), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    if (result == CUDA_SUCCESS) return vgpu_whole_blocks(value);
+    return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE ? 0 : pool->bytes;
+}
+
 /* With pool_lock. Charges or gives back what the pool's reservation differs from its charge. */
 static void settle(struct vgpu_entry *pool, void *data) {
     struct vgpu_process *process = data;
     if (pool->data != 0) return;
-    uint64_t reserved = vgpu_whole_blocks(attribute(pool_of(pool->key), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+    uint64_t reserved = reserved_bytes_of(pool);
     if (reserved < pool->bytes)
         vgpu_uncharge(process, pool->device, VGPU_KIND_BUFFER, pool->bytes - reserved);
     else
@@ -86,14 +96,14 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
     if (pool.data != HOST_POOL && (result = reserve(process, &pool, bytes, &reserved_bytes)) != CUDA_SUCCESS) goto done;
     result = ask(&pointer, bytes, handle, stream);
     if (pool.data == HOST_POOL) goto done;
-    uint64_t held = vgpu_whole_blocks(attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+    uint64_t held = reserved_bytes_of(&pool);
     uint64_t grown = held > pool.bytes ? held - pool.bytes : 0;
     if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
         if (result == CUDA_SUCCESS) real_cuMemFreeAsync(pointer, stream);
         result = CUDA_ERROR_OUT_OF_MEMORY;
         grown = 0;
         real_cuMemPoolTrimTo(handle, pool.bytes);
-        held = vgpu_whole_blocks(attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+        held = reserved_bytes_of(&pool);
         if (held > pool.bytes) { /* the stream hasn't got to the release yet */
             grown = held - pool.bytes;
             vgpu_charge_anyway(process, pool.device, VGPU_KIND_BUFFER, grown);
@@ -244,19 +254,32 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     return result;
 }
 
+struct renaming {
+    uint64_t from, to;
+};
+
+static void rename_pool_of(struct vgpu_entry *pooled, void *data) {
+    const struct renaming *renaming = data;
+    if (pooled->data == renaming->from) pooled->data = renaming->to;
+}
+
 /* What is in use lives on until it is freed; the pool can't be asked any more. What that is, only the reservation of a
- * trimmed pool tells: the bytes in use leave out what lies between them. */
+ * trimmed pool tells: the bytes in use leave out what lies between them. The
+ * next pool may get the handle of this one, so what stays is kept under another key. */
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     VGPU_BEGIN_RELEASE(process, real_cuMemPoolDestroy(pool));
     struct vgpu_entry entry;
     vgpu_private_lock(&process->pool_lock);
     if (pool) real_cuMemPoolTrimTo(pool, 0);
-    uint64_t held = pool ? vgpu_whole_blocks(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)) : 0;
+    uint64_t held = vgpu_table_find(&process->tables[VGPU_POOLS], key_of(pool), &entry) ? reserved_bytes_of(&entry) : 0;
     CUresult result = real_cuMemPoolDestroy(pool);
     if (result == CUDA_SUCCESS && vgpu_table_take(&process->tables[VGPU_POOLS], key_of(pool), &entry)) {
         uint64_t stays = entry.data != HOST_POOL && entry.references > 0 ? held : 0;
         if (entry.bytes > stays) vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes - stays);
         if (stays) {
+            struct renaming renaming = {entry.key, ORPHANS + ++process->orphan_pools};
+            vgpu_table_each(&process->tables[VGPU_POOLED], rename_pool_of, &renaming);
+            entry.key = renaming.to;
             entry.bytes = stays;
             entry.data = ORPHAN;
             vgpu_table_put(&process->tables[VGPU_POOLS], &entry);

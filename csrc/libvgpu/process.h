@@ -39,6 +39,8 @@ enum vgpu_topic {
     VGPU_POOLED,      /* what was allocated from pools */
     VGPU_GRAPHS,      /* executable graphs that allocate */
     VGPU_IMPORTS,     /* memory of other processes */
+    VGPU_EXPORTS,     /* small requests that others may hold -> number of the share */
+    VGPU_USES,        /* number of a share -> uses of it by this process beyond the first */
     VGPU_TOPICS,
 };
 
@@ -75,7 +77,8 @@ struct vgpu_process {
     uint32_t small_lock;
     uint32_t pool_lock;
     uint32_t vmm_lock;
-    uint64_t vmm_number; /* of the last VMM allocation */
+    uint64_t vmm_number;   /* of the last VMM allocation */
+    uint64_t orphan_pools; /* destroyed while memory from them was in use */
     uint32_t context_lock;
     uint32_t birth_lock;                          /* held while a context is made or taken down */
     uint32_t context_count;                       /* places 0 .. context_count - 1 may be in use */

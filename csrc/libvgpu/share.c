@@ -102,17 +102,24 @@ bool vgpu_share_open(struct vgpu_process *process, uint64_t key, uint64_t *bytes
     struct vgpu_member *member = process->member;
     if (!key || vgpu_region_lock(member) != 0) return false;
     struct vgpu_share *share = find(member, key);
+    bool again = false;
     if (share) {
+        again = (share->users[member->slot / 64] & bit(member->slot)) != 0;
         share->users[member->slot / 64] |= bit(member->slot);
         *bytes = share->bytes;
     }
     vgpu_region_unlock(member);
+    /* Also of what this process itself has exported: it isn't done with it when one of the two goes. */
+    struct vgpu_entry use = {.key = key};
+    if (again) vgpu_table_refer(&process->tables[VGPU_USES], key, 1, &use, NULL);
     return share != NULL;
 }
 
 bool vgpu_share_close(struct vgpu_process *process, uint64_t key) {
     struct vgpu_member *member = process->member;
-    if (!key || vgpu_region_lock(member) != 0) return false;
+    if (!key) return false;
+    if (vgpu_table_refer(&process->tables[VGPU_USES], key, -1, NULL, NULL) >= 0) return true;
+    if (vgpu_region_lock(member) != 0) return false;
     struct vgpu_share *share = find(member, key);
     uint64_t give_back = 0;
     int device = 0;

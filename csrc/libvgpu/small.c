@@ -2,6 +2,7 @@
 
 #include "charge.h"
 #include "hooks.h"
+#include "share.h"
 
 #define GRAIN_BYTES UINT64_C(512)
 
@@ -73,7 +74,10 @@ CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_pla
 }
 
 void vgpu_small_freed(struct vgpu_process *process, const struct vgpu_entry *entry) {
-    struct vgpu_entry last;
+    struct vgpu_entry last, exported;
+    /* Who imported it keeps the whole block, and is charged before we aren't. */
+    if (vgpu_table_take(&process->tables[VGPU_EXPORTS], entry->key, &exported))
+        vgpu_share_close(process, exported.data);
     int64_t references = vgpu_table_refer(&process->tables[VGPU_BLOCKS], block_of(entry->key), -1, NULL, &last);
     if (references < 0) return;
     if (references == 0) vgpu_uncharge(process, entry->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
