@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -117,7 +118,9 @@ class Bench:
             for env, figures in ((self.bare, bare), (self.library, library)):
                 with self.company(env, measure):
                     figures += [self.once(env, measure) for _ in range(rounds)]
-        least, with_library = min(bare), min(library)
+        # Against a rival the usual case counts, not the luckiest.
+        best = statistics.median if measure.rivals else min
+        least, with_library = best(bare), best(library)
         added = with_library if measure.whole else with_library - least
         return Result(measure.name, measure.unit, least, with_library, added, measure.most, measure.hami)
 
