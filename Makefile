@@ -2,10 +2,13 @@
 PYTHON3 ?= python3
 PY := .venv/bin/python
 STAMP := .venv/.installed
+# A pipe fails with its first program.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/build/.zig
 export ZIG_LOCAL_CACHE_DIR := $(CURDIR)/build/.zig
 
-.PHONY: all build demo test e2e e2e-cluster e2e-gpu images bench lint format debug clean venv
+.PHONY: all venv build products debug demo test e2e e2e-cluster e2e-gpu images bench lint format clean
 all: build
 
 venv: $(STAMP)
@@ -14,16 +17,26 @@ $(STAMP): pyproject.toml libsync/__init__.py
 	@echo "== virtual environment: .venv (packages from the registry; a few minutes the first time)"
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, this is " + sys.version)'
 	$(PYTHON3) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(PY) -m pip install --disable-pip-version-check -e '.[dev]' | \
+		awk '/^(Collecting|Downloading) / { print "  " $$1, $$2; fflush() } /^(Installing collected|Successfully installed)/ { print "  " $$1, $$2 }'
 	@touch $@
 
+CSRC = $(MAKE) --no-print-directory -j$$(nproc) -C csrc PYTHON=$(CURDIR)/$(PY)
+
 build: $(STAMP)
-	@$(MAKE) --no-print-directory -j$$(nproc) -C csrc PYTHON=$(CURDIR)/$(PY)
+	@echo "== library, simulated GPU, probe and test programs, into build/"
+	@$(CSRC) all tests
+
+# Without the test programs.
+products: $(STAMP)
+	@echo "== library, simulated GPU and probe, into build/"
+	@$(CSRC) all
 
 debug: $(STAMP)
-	@$(MAKE) --no-print-directory -j$$(nproc) -C csrc PYTHON=$(CURDIR)/$(PY) debug
+	@echo "== with sanitizers, into build/debug/"
+	@$(CSRC) debug
 
-demo: build
+demo: products
 	@$(PY) -m e2e.onebox.demo $(if $(KEEP),--keep)
 
 test: build

@@ -11,4 +11,4 @@ $(BUILD)/tests/bench-empty.so: tests/bench_empty.c
 	@mkdir -p $(@D)
 	$(CC_x86_64) $(filter-out -MMD -MP,$(CFLAGS)) $(LDFLAGS) -shared -fPIC -o $@ $<
 
-all: $(BUILD)/tests/bench-calls $(BUILD)/tests/bench-spawn $(BUILD)/tests/bench-empty.so
+tests: $(BUILD)/tests/bench-calls $(BUILD)/tests/bench-spawn $(BUILD)/tests/bench-empty.so

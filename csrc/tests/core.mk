@@ -8,12 +8,12 @@ $(BUILD)/tests/core-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
 	@mkdir -p $(@D) $(BUILD)/obj/tests
 	$(CC_x86_64) $(filter-out -MMD -MP,$(CORE_CFLAGS)) $(LDFLAGS) -pthread -o $@ $< $(CORE_SOURCES)
 
-all: $(BUILD)/tests/core-region $(BUILD)/tests/core-table $(BUILD)/tests/core-limits
+tests: $(BUILD)/tests/core-region $(BUILD)/tests/core-table $(BUILD)/tests/core-limits
 
 # The same parts with named steps, at which a test kills or stops the process.
 $(BUILD)/tests/core-steps: CORE_CFLAGS += -DVGPU_WITH_STEPS
-all: $(BUILD)/tests/core-steps
-all: $(BUILD)/tests/core-fuzz
+tests: $(BUILD)/tests/core-steps
+tests: $(BUILD)/tests/core-fuzz
 
 # `make debug`: the same programs under sanitizers. ziglang brings no runtime for the address sanitizer, so the machine's
 # compiler is used; it is needed for nothing else.

@@ -1,12 +1,12 @@
 # C test programs, built into build/tests/.
 
-all: $(BUILD)/tests/region-layout
+tests: $(BUILD)/tests/region-layout
 
 $(BUILD)/tests/region-layout: tests/region_layout.c include/vgpu/region.h include/vgpu/version.h
 	@mkdir -p $(@D)
 	$(CC_x86_64) $(CFLAGS) $(LDFLAGS) -MF $(BUILD)/obj/region_layout.d -o $@ $<
 
-all: $(BUILD)/tests/names
+tests: $(BUILD)/tests/names
 
 $(BUILD)/tests/names: tests/names.c include/vgpu/paths.h include/vgpu/version.h
 	@mkdir -p $(@D)
@@ -14,3 +14,4 @@ $(BUILD)/tests/names: tests/names.c include/vgpu/paths.h include/vgpu/version.h
 
 include tests/core.mk
 include tests/bench.mk
+include tests/hardness.mk

@@ -30,7 +30,7 @@ $(ROUTES)/$(1)/libroute_caller.so: tests/route_caller.c tests/route_caller.h $(R
 $(ROUTES)/$(1)/libroute_wrapper.so: tests/route_wrapper.c
 	@mkdir -p $$(@D)
 	$$(CC_$(1)) $$(ROUTE_CFLAGS) -shared -Wl,-soname,libroute_wrapper.so $$< -o $$@
-all: $(ROUTE_RESULTS:%=$(ROUTES)/$(1)/%)
+tests: $(ROUTE_RESULTS:%=$(ROUTES)/$(1)/%)
 endef
 $(foreach arch,$(ROUTE_ARCHES),$(eval $(call ROUTE_RULES,$(arch))))
 
@@ -38,4 +38,4 @@ $(foreach arch,$(ROUTE_ARCHES),$(eval $(call ROUTE_RULES,$(arch))))
 $(BUILD)/tests/route_eight: tests/route_eight.c include/cuda_api.h $(BUILD)/simgpu/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC_x86_64) $(ROUTE_CFLAGS) $< $(BUILD)/simgpu/libcuda.so.1 -o $@
-all: $(BUILD)/tests/route_eight
+tests: $(BUILD)/tests/route_eight
