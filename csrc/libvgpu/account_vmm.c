@@ -129,7 +129,9 @@ static bool find_mapping(struct vgpu_process *process, CUdeviceptr address, stru
     if (real_cuMemGetAddressRange_v2(&base, &size, address) == CUDA_SUCCESS &&
         vgpu_table_find(&process->tables[VGPU_MAPPINGS], base, mapping) && address - base < mapping->bytes)
         return true;
-    for (uint64_t steps = 0; steps < (UINT64_C(1) << 22) && start >= STEP_BYTES; steps++, start -= STEP_BYTES)
+    /* What the driver calls a range may be several mappings; none begins before it. */
+    for (uint64_t steps = 0; steps < (UINT64_C(1) << 22) && start >= STEP_BYTES && start >= base;
+         steps++, start -= STEP_BYTES)
         if (vgpu_table_find(&process->tables[VGPU_MAPPINGS], start, mapping)) return address - start < mapping->bytes;
     return false;
 }
@@ -202,21 +204,26 @@ void vgpu_vmm_forget_array(struct vgpu_process *process, uint64_t array) {
     vgpu_private_unlock(&process->vmm_lock);
 }
 
-/* Tiles of a sparse array and its mip tail: each place holds one allocation or none. */
+/* Tiles of a sparse array and its mip tail. A place is a box of them: one holds what was mapped into it until just that
+ * box is mapped again or unmapped. Part of a box leaves the rest of it where it is, and so all of the allocation. */
 static void map_tiles(struct vgpu_process *process, const CUarrayMapInfo *infos, unsigned int count) {
     for (unsigned int i = 0; i < count; i++) {
         const CUarrayMapInfo *info = &infos[i];
         uint64_t array = (uint64_t)(uintptr_t)info->resource.array;
-        uint64_t where[8] = {(uint64_t)info->subresourceType};
+        uint64_t where[9] = {(uint64_t)info->subresourceType};
         if (info->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL) {
             where[1] = info->subresource.sparseLevel.level;
             where[2] = info->subresource.sparseLevel.layer;
             where[3] = info->subresource.sparseLevel.offsetX;
             where[4] = info->subresource.sparseLevel.offsetY;
             where[5] = info->subresource.sparseLevel.offsetZ;
+            where[6] = info->subresource.sparseLevel.extentWidth;
+            where[7] = info->subresource.sparseLevel.extentHeight;
+            where[8] = info->subresource.sparseLevel.extentDepth;
         } else {
             where[1] = info->subresource.miptail.layer;
             where[2] = info->subresource.miptail.offset;
+            where[3] = info->subresource.miptail.size;
         }
         bool maps = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
         vgpu_vmm_hold(process, array, 0, vgpu_share_key(where, sizeof where),

@@ -248,11 +248,13 @@ class _MapInfo(ctypes.Structure):
     )
 
 
-def map_tile(array: int, tile: int, handle: int) -> int:
-    """Maps a VMM allocation into a sparse array at a tile; handle 0 unmaps."""
+def map_tile(array: int, tile: int, handle: int, tiles: int = 1) -> int:
+    """Maps a VMM allocation into a sparse array at one tile or a row of them; handle 0 unmaps."""
     info = _MapInfo(0, array, 0)
     ctypes.memmove(
-        ctypes.byref(info, _MapInfo.subresource.offset), (ctypes.c_uint * 8)(0, 0, tile * 16, 0, 0, 16, 16, 1), 32
+        ctypes.byref(info, _MapInfo.subresource.offset),
+        (ctypes.c_uint * 8)(0, 0, tile * 16, 0, 0, 16 * tiles, 16, 1),
+        32,
     )
     info.operation, info.handle, info.devices = (1, handle, 1) if handle else (2, 0, 1)
     return call("cuMemMapArrayAsync", ctypes.byref(info), 1, 0)

@@ -1,0 +1,152 @@
+/* Programs that do odd but allowed things around a call of the driver. One case a run, named by the first argument;
+ * exit status 0 if the program got through. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "cuda_api.h"
+
+#define MIB      ((size_t)1 << 20)
+#define TOO_MUCH ((size_t)1 << 40)
+
+static void *driver;
+static CUcontext context;
+
+static void *function(const char *name) {
+    void *found = dlsym(driver, name);
+    if (!found) {
+        fprintf(stderr, "%s is missing\n", name);
+        exit(9);
+    }
+    return found;
+}
+
+static CUresult call_alloc(CUdeviceptr *pointer, size_t bytes) {
+    return ((CUresult (*)(CUdeviceptr *, size_t))function("cuMemAlloc_v2"))(pointer, bytes);
+}
+
+static CUresult call_alloc_async(CUdeviceptr *pointer, size_t bytes) {
+    return ((CUresult (*)(CUdeviceptr *, size_t, CUstream))function("cuMemAllocAsync"))(pointer, bytes, NULL);
+}
+
+static CUresult call_free_async(CUdeviceptr pointer) {
+    return ((CUresult (*)(CUdeviceptr, CUstream))function("cuMemFreeAsync"))(pointer, NULL);
+}
+
+static CUresult make_current(void) {
+    return ((CUresult (*)(CUcontext))function("cuCtxSetCurrent"))(context);
+}
+
+static CUresult start(void) {
+    CUresult result = ((CUresult (*)(unsigned int))function("cuInit"))(0);
+    if (result == CUDA_SUCCESS)
+        result = ((CUresult (*)(CUcontext *, CUdevice))function("cuDevicePrimaryCtxRetain"))(&context, 0);
+    return result == CUDA_SUCCESS ? make_current() : result;
+}
+
+/* A request that is refused, which writes a line to stderr. */
+static int is_refused(void) {
+    CUdeviceptr pointer = 0;
+    alarm(5);
+    return call_alloc(&pointer, TOO_MUCH) == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 1;
+}
+
+/* The reader of stderr is gone: writing would be SIGPIPE. */
+static int broken_stderr(void) {
+    int ends[2];
+    if (start() != CUDA_SUCCESS || pipe(ends) != 0) return 2;
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    return is_refused();
+}
+
+/* Nobody reads stderr, and it is full: writing would wait. */
+static int full_stderr(void) {
+    int ends[2];
+    char page[4096] = {0};
+    if (start() != CUDA_SUCCESS || pipe(ends) != 0) return 2;
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    while (write(ends[1], page, sizeof page) > 0)
+        continue;
+    fcntl(ends[1], F_SETFL, 0);
+    dup2(ends[1], STDERR_FILENO);
+    return is_refused();
+}
+
+/* Making the region would be SIGXFSZ; the process counts for itself instead. */
+static int no_long_files(void) {
+    struct rlimit none = {0, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &none);
+    int out[2];
+    if (pipe(out) != 0) return 2;
+    dup2(out[1], STDERR_FILENO); /* stderr may be a file, to which nothing may be written now */
+    return start() == CUDA_SUCCESS ? is_refused() : 1;
+}
+
+static void on_alarm(int number) {
+    (void)number;
+}
+
+static int timer(void) {
+    struct sigaction action = {.sa_handler = on_alarm}; /* without SA_RESTART */
+    struct itimerval often = {{0, 50}, {0, 50}};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    return start() == CUDA_SUCCESS ? 0 : 1;
+}
+
+/* Cancelled by another thread while it is refused again and again (which writes) or waits for a lock. */
+static void *until_cancelled(void *refused) {
+    CUdeviceptr pointer = 0;
+    if (make_current() != CUDA_SUCCESS) return NULL;
+    for (;; pthread_testcancel()) {
+        if (refused)
+            call_alloc_async(&pointer, TOO_MUCH);
+        else if (call_alloc_async(&pointer, 4 * MIB) == CUDA_SUCCESS)
+            call_free_async(pointer);
+    }
+}
+
+static int cancelled_threads(void) {
+    enum { ROUNDS = 100, THREADS = 3 };
+    CUdeviceptr pointer = 0;
+    if (start() != CUDA_SUCCESS) return 2;
+    alarm(40);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t threads[THREADS];
+        for (int i = 0; i < THREADS; i++)
+            if (pthread_create(&threads[i], NULL, until_cancelled, i ? &pointer : NULL) != 0) return 2;
+        poll(NULL, 0, 2);
+        for (int i = 0; i < THREADS; i++)
+            pthread_cancel(threads[i]);
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+        if (call_alloc_async(&pointer, 4 * MIB) != CUDA_SUCCESS || call_free_async(pointer) != CUDA_SUCCESS) return 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } cases[] = {{"broken-stderr", broken_stderr},
+                 {"full-stderr", full_stderr},
+                 {"no-long-files", no_long_files},
+                 {"timer", timer},
+                 {"cancelled-threads", cancelled_threads}};
+    driver = dlopen(CUDA_SONAME, RTLD_NOW);
+    if (!driver || argc != 2) return 8;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(argv[1], cases[i].name) == 0) return cases[i].run();
+    return 8;
+}

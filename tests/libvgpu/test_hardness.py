@@ -1,0 +1,127 @@
+"""Odd things that programs do: none of them takes more than the quota, hangs, or ends a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BUILD
+
+from .conftest import GIB, MIB, OOM, Ground
+
+CONTEXT = 102 * MIB
+PROGRAM = BUILD / "tests" / "hardness"
+
+
+def odd(ground: Ground, case: str, limit: str | None = "2200m", **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs one case of csrc/tests/hardness.c under the library."""
+    return subprocess.run(
+        [PROGRAM, case], env=ground.env(limit, more), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def charged(ground: Ground) -> int:
+    """Bytes that the ledger says, at least what the card holds."""
+    used = ground.ledger()["used"]
+    assert used >= ground.held()
+    return used
+
+
+def fault(ground: Ground, call: str, code: int) -> None:
+    """The next `call` of the driver fails with this code."""
+    subprocess.run(
+        [BUILD / "simgpu" / "simgpu", "fault", "--state", ground.card.state, call, "1", str(code)], check=True
+    )
+
+
+# ---- memory past the quota ----
+
+
+def test_own_memory_that_comes_back_as_external_memory_stays_charged_when_one_of_the_two_goes(ground: Ground) -> None:
+    worker = ground.worker()
+    memory = worker.vmm_create(GIB, 0, 1, 1)[1]
+    descriptor = worker.vmm_export(memory)[1]
+    result, external = worker.external(worker.pid, descriptor, GIB)
+    assert result == 0
+    assert worker.call("cuDestroyExternalMemory", external) == 0
+    assert charged(ground) == CONTEXT + GIB
+    assert worker.alloc(1500 * MIB)[0] == OOM
+    assert worker.call("cuMemRelease", memory) == 0
+    assert charged(ground) == CONTEXT
+
+
+@pytest.mark.parametrize("attribute", ["cuMemPoolGetAttribute", "cuDeviceGetGraphMemAttribute"])
+def test_what_the_driver_cannot_tell_after_a_fault_of_a_kernel_stays_charged(ground: Ground, attribute: str) -> None:
+    worker = ground.worker()
+    pool = worker.pool_create()[1]
+    assert worker.out("cuMemAllocFromPoolAsync", GIB, pool, 0)[0] == 0
+    graph = worker.captured(512 * MIB, True)[1]
+    executable = worker.out("cuGraphInstantiateWithFlags", graph, 0)[1]
+    assert worker.call("cuGraphLaunch", executable, 0) == 0
+    before = charged(ground)
+    fault(ground, attribute, 700)
+    worker.call("cuStreamSynchronize", 0)
+    assert charged(ground) == before
+    fault(ground, attribute, 700)
+    assert worker.alloc(GIB)[0] == OOM
+
+
+def test_who_imported_a_small_request_is_charged_when_its_owner_frees_it(ground: Ground) -> None:
+    owner, user = ground.worker(), ground.worker()
+    before = charged(ground)
+    for _ in range(8):
+        addresses = [owner.alloc(1023 * 1024)[1] for _ in range(2)]
+        assert user.ipc_open(owner.ipc_get(addresses[0])[1])[0] == 0
+        for address in addresses:
+            assert owner.call("cuMemFree_v2", address) == 0
+    assert charged(ground) == before + 8 * 2 * MIB
+
+
+def test_part_of_a_box_of_tiles_that_is_mapped_again_leaves_the_rest_charged(ground: Ground) -> None:
+    worker = ground.worker()
+    array = worker.array(256, 256, 0, 4, 0x40)[1]
+    first, second = worker.vmm_create(GIB)[1], worker.vmm_create(2 * MIB)[1]
+    assert worker.map_tile(array, 0, first, 4) == 0
+    assert worker.map_tile(array, 0, second) == 0
+    assert worker.call("cuMemRelease", first) == 0
+    assert charged(ground) == CONTEXT + GIB + 2 * MIB
+    assert worker.map_tile(array, 0, 0, 4) == 0
+    assert charged(ground) == CONTEXT + 2 * MIB
+
+
+# ---- nobody hangs, nobody dies ----
+
+
+@pytest.mark.parametrize("case", ["broken-stderr", "full-stderr", "no-long-files", "cancelled-threads"])
+def test_a_program_goes_on(ground: Ground, case: str) -> None:
+    done = odd(ground, case)
+    assert done.returncode == 0, f"{done.returncode} {done.stdout} {done.stderr}"
+
+
+def test_a_timer_that_interrupts_every_system_call_stops_no_start(ground: Ground) -> None:
+    for _ in range(5):
+        assert odd(ground, "timer").returncode == 0
+        ground.region.unlink()
+
+
+@pytest.mark.usefixtures("root")
+def test_what_another_user_left_half_made_blocks_nobody(ground: Ground, tmp_path: Path) -> None:
+    folder = tmp_path / "sticky"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    left = [folder / "region.new", folder / "region.new0", folder / "region.shares.new0"]
+    for path in left:
+        path.touch()
+        os.chown(path, 12345, 12345)
+    ground.folder = folder
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    worker = ground.worker(device=None, wrap=["setpriv", "--reuid=54321", "--clear-groups"])
+    assert worker.start() == [0, 0, 0], worker.stderr()
+    assert "counts for itself" not in worker.stderr()
+    assert ground.region.stat().st_uid == 54321
+    assert all(path.exists() for path in left)
