@@ -1,7 +1,7 @@
 /* A hash table from a driver's handle or pointer to what was charged for it: open addressing with Robin Hood probing
  * and deletion by shifting back, so that finding, adding and removing cost the same with ten entries and with fifty
- * thousand, in any order. Its memory isn't inherited by a forked child (the struct itself lives in memory that the child sees as
- * zeroes, which is the empty table).
+ * thousand, in any order. Its memory isn't inherited by a forked child (the struct itself lives in memory that the
+ * child sees as zeroes, which is the empty table).
  *
  * Each table has a lock of its own; every function here takes it. */
 #ifndef VGPU_TABLE_H
