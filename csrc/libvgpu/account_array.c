@@ -1,12 +1,13 @@
 /* Arrays and mipmapped arrays. The card lays them out in tiles; what that takes is computed here, since no call tells
- * it beforehand. Arrays below 1 MiB share blocks, and their addresses aren't told: they are charged as if they shared
- * blocks with each other only, which is at most one block more than the card gives.
+ * it beforehand. Arrays below 1 MiB share blocks, and their addresses aren't told: they are charged the most blocks
+ * that can hold them (small.h).
  *
  * Sparse arrays and those with deferred mapping have no memory of their own: it is VMM memory, mapped into them. */
 #include "body.h"
 #include "linear.h"
 #include "measure.h"
 #include "share.h"
+#include "small.h"
 #include "vmm.h"
 
 #define ROW_GRAIN_BYTES 64
@@ -74,30 +75,16 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level
     return sum;
 }
 
-/* Blocks that the small arrays of a device take together, before and after a change of their bytes. */
-static uint64_t small_arrays(struct vgpu_process *process, int device, uint64_t change, uint64_t *before_bytes) {
-    uint64_t after = __atomic_add_fetch(&process->small_array_bytes[device], change, __ATOMIC_RELAXED);
-    *before_bytes = vgpu_whole_blocks(after - change);
-    return vgpu_whole_blocks(after);
-}
-
 static CUresult reserve(struct vgpu_process *process, int device, uint64_t bytes) {
-    uint64_t before_bytes, after_bytes;
-    if (bytes >= VGPU_SMALL_BYTES) return vgpu_charge(process, device, VGPU_KIND_BUFFER, vgpu_whole_blocks(bytes));
-    after_bytes = small_arrays(process, device, bytes, &before_bytes);
-    CUresult result = vgpu_charge(process, device, VGPU_KIND_BUFFER, after_bytes - before_bytes);
-    if (result != CUDA_SUCCESS) small_arrays(process, device, -bytes, &before_bytes);
-    return result;
+    if (bytes < VGPU_SMALL_BYTES) return vgpu_small_array_reserve(process, device, bytes);
+    return vgpu_charge(process, device, VGPU_KIND_BUFFER, vgpu_whole_blocks(bytes));
 }
 
 static void unreserve(struct vgpu_process *process, int device, uint64_t bytes) {
-    uint64_t before_bytes, after_bytes;
-    if (bytes >= VGPU_SMALL_BYTES) {
+    if (bytes < VGPU_SMALL_BYTES)
+        vgpu_small_array_freed(process, device, bytes);
+    else
         vgpu_uncharge(process, device, VGPU_KIND_BUFFER, vgpu_whole_blocks(bytes));
-        return;
-    }
-    after_bytes = small_arrays(process, device, -bytes, &before_bytes);
-    vgpu_uncharge(process, device, VGPU_KIND_BUFFER, before_bytes - after_bytes);
 }
 
 void vgpu_array_freed(struct vgpu_process *process, const struct vgpu_entry *entry) {
@@ -112,38 +99,51 @@ struct creation {
     unsigned levels;
 };
 
+/* The reservation, the driver's answer and the entry. In the order in which small ones are reserved the driver places
+ * them. */
+static CUresult create_known(struct vgpu_process *process, const struct creation *creation,
+                             const struct vgpu_place *place, uint64_t bytes, void **handle) {
+    bool small = bytes < VGPU_SMALL_BYTES;
+    if (small) vgpu_private_lock(&process->small_lock);
+    CUresult result = reserve(process, place->device, bytes);
+    if (result == CUDA_SUCCESS && (result = creation->create(creation, handle)) != CUDA_SUCCESS)
+        unreserve(process, place->device, bytes);
+    if (small) vgpu_private_unlock(&process->small_lock);
+    return result;
+}
+
+/* A format that isn't known here is measured; where that shows nothing, the array lies in a block that was there. */
+static CUresult create_unknown(struct vgpu_process *process, const struct creation *creation,
+                               const struct vgpu_place *place, uint64_t *bytes, void **handle) {
+    struct vgpu_measure before;
+    vgpu_measure_start(process, place->device, &before);
+    CUresult result = creation->create(creation, handle);
+    if (result != CUDA_SUCCESS) return result;
+    int64_t change = vgpu_measure_change(process, &before, 0);
+    *bytes = change > 0 ? (uint64_t)change : VGPU_SMALL_BYTES - 1;
+    result = reserve(process, place->device, *bytes);
+    if (result != CUDA_SUCCESS) creation->destroy(*handle);
+    return result;
+}
+
 static CUresult create_array(struct vgpu_process *process, const struct creation *creation,
                              const CUDA_ARRAY3D_DESCRIPTOR *array, void **handle) {
     struct vgpu_place place;
-    struct vgpu_measure before;
     if (!vgpu_place_current(process, &place) || (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
         return creation->create(creation, handle);
     uint64_t bytes = array_bytes(array, creation->levels);
-    bool unknown = bytes == 0; /* measured instead; the reservation comes after */
-    if (unknown) vgpu_measure_start(process, place.device, &before);
-    CUresult result = unknown ? CUDA_SUCCESS : reserve(process, place.device, bytes);
+    CUresult result = bytes ? create_known(process, creation, &place, bytes, handle)
+                            : create_unknown(process, creation, &place, &bytes, handle);
     if (result != CUDA_SUCCESS) return result;
-    result = creation->create(creation, handle);
-    if (result != CUDA_SUCCESS) {
-        if (!unknown) unreserve(process, place.device, bytes);
-        return result;
-    }
-    if (unknown) {
-        int64_t change = vgpu_measure_change(process, &before, 0);
-        bytes = change > 0 ? (uint64_t)change : 0;
-        result = bytes ? reserve(process, place.device, bytes) : CUDA_SUCCESS;
-    }
     struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)*handle,
                                .bytes = bytes,
                                .device = (uint8_t)place.device,
                                .kind = VGPU_KIND_BUFFER,
                                .context = place.context};
-    if (result == CUDA_SUCCESS && vgpu_table_put(&process->tables[VGPU_ARRAYS], &entry) != 0) {
-        unreserve(process, place.device, bytes);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (result != CUDA_SUCCESS) creation->destroy(*handle);
-    return result;
+    if (vgpu_table_put(&process->tables[VGPU_ARRAYS], &entry) == 0) return CUDA_SUCCESS;
+    creation->destroy(*handle);
+    unreserve(process, place.device, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static void destroy_plain(void *handle) {

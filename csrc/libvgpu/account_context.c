@@ -62,7 +62,7 @@ static void stillborn(struct vgpu_process *process, const struct birth *birth) {
 /* A body of every function that makes a context: `call` makes it, at *pctx. */
 #define CREATE(pctx, ordinal, call)                                                                                    \
     do {                                                                                                               \
-        VGPU_BEGIN(process, call);                                                                                     \
+        VGPU_BEGIN_UNGATED(process, call);                                                                             \
         struct birth birth;                                                                                            \
         if (!(pctx) || (ordinal) < 0 || (ordinal) >= process->cuda_devices) return call;                               \
         vgpu_private_lock(&process->birth_lock);                                                                       \
@@ -123,7 +123,7 @@ static bool primary_is_active(CUdevice ordinal) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
-    VGPU_BEGIN(process, real_cuDevicePrimaryCtxRetain(pctx, dev));
+    VGPU_BEGIN_UNGATED(process, real_cuDevicePrimaryCtxRetain(pctx, dev));
     if (!pctx || dev < 0 || dev >= process->cuda_devices) return real_cuDevicePrimaryCtxRetain(pctx, dev);
     vgpu_private_lock(&process->birth_lock);
     CUresult result;
@@ -147,7 +147,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
 /* The last release and a reset take the context down with everything in it. The handle may be given out again. */
 #define RELEASE_PRIMARY(ordinal, call)                                                                                 \
     do {                                                                                                               \
-        VGPU_BEGIN_RELEASE(process, call);                                                                             \
+        VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS && (ordinal) >= 0 && (ordinal) < process->cuda_devices &&                           \
@@ -168,7 +168,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 /* Whoever retained the primary context holds it after a reset too, empty. */
 #define RESET_PRIMARY(ordinal, call)                                                                                   \
     do {                                                                                                               \
-        VGPU_BEGIN_RELEASE(process, call);                                                                             \
+        VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS && (ordinal) >= 0 && (ordinal) < process->cuda_devices) {                           \
@@ -192,7 +192,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
 
 #define DESTROY(ctx, call)                                                                                             \
     do {                                                                                                               \
-        VGPU_BEGIN_RELEASE(process, call);                                                                             \
+        VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         uint16_t number = vgpu_context_number(process, ctx);                                                           \
         CUresult result = call;                                                                                        \
@@ -211,7 +211,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
 
 /* Attach and detach count uses of a context; the last detach destroys it. */
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
-    VGPU_BEGIN(process, real_cuCtxAttach(pctx, flags));
+    VGPU_BEGIN_UNGATED(process, real_cuCtxAttach(pctx, flags));
     CUresult result = real_cuCtxAttach(pctx, flags);
     uint16_t number = result == CUDA_SUCCESS && pctx ? vgpu_context_number(process, *pctx) : 0;
     if (number) __atomic_fetch_add(&process->contexts[number - 1].attached, 1, __ATOMIC_RELAXED);
@@ -219,7 +219,7 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
 }
 
 CUresult cuCtxDetach(CUcontext ctx) {
-    VGPU_BEGIN_RELEASE(process, real_cuCtxDetach(ctx));
+    VGPU_BEGIN_RELEASE_UNGATED(process, real_cuCtxDetach(ctx));
     vgpu_private_lock(&process->birth_lock);
     uint16_t number = vgpu_context_number(process, ctx);
     CUresult result = real_cuCtxDetach(ctx);
@@ -232,7 +232,7 @@ CUresult cuCtxDetach(CUcontext ctx) {
 /* A green context is a slice of the primary context, which it brings to life and keeps alive. What it takes beside that
  * goes with it. */
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
-    VGPU_BEGIN(process, real_cuGreenCtxCreate(phCtx, desc, dev, flags));
+    VGPU_BEGIN_UNGATED(process, real_cuGreenCtxCreate(phCtx, desc, dev, flags));
     struct birth birth = {.reserved_bytes = 0};
     if (!phCtx || dev < 0 || dev >= process->cuda_devices) return real_cuGreenCtxCreate(phCtx, desc, dev, flags);
     vgpu_private_lock(&process->birth_lock);
@@ -263,7 +263,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
-    VGPU_BEGIN_RELEASE(process, real_cuGreenCtxDestroy(hCtx));
+    VGPU_BEGIN_RELEASE_UNGATED(process, real_cuGreenCtxDestroy(hCtx));
     vgpu_private_lock(&process->birth_lock);
     uint16_t number = 0;
     for (uint32_t i = 0; hCtx && i < process->context_count; i++)
@@ -282,7 +282,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
 /* Heap, stacks and printf buffer of a context lie on the card; how much a value takes there only the card knows. A
  * value that turns out to be too much is set back. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-    VGPU_BEGIN(process, real_cuCtxSetLimit(limit, value));
+    VGPU_BEGIN_UNGATED(process, real_cuCtxSetLimit(limit, value));
     struct vgpu_place place;
     struct vgpu_measure before;
     size_t old = 0;

@@ -4,19 +4,22 @@
 #include "body.h"
 #include "measure.h"
 
-/* false: it doesn't fit. A loss is given back. */
+enum direction { COMES, MUST_FIT, GOES };
+
+/* What came is charged, what went is given back; a change in the other direction is none of this call's. false: it must
+ * fit and doesn't. */
 static bool settle(struct vgpu_process *process, const struct vgpu_place *place, const struct vgpu_measure *before,
-                   bool may_refuse) {
+                   enum direction direction) {
     int64_t change = vgpu_measure_change(process, before, 0);
     struct vgpu_context *context = place->context ? &process->contexts[place->context - 1] : NULL;
-    if (change > 0) {
-        if (may_refuse) {
+    if (change > 0 && direction != GOES) {
+        if (direction == MUST_FIT) {
             if (vgpu_charge(process, place->device, VGPU_KIND_MODULE, (uint64_t)change) != CUDA_SUCCESS) return false;
         } else {
             vgpu_charge_anyway(process, place->device, VGPU_KIND_MODULE, (uint64_t)change);
         }
         if (context) context->module_bytes += (uint64_t)change;
-    } else if (change < 0 && context) {
+    } else if (change < 0 && direction == GOES && context) {
         uint64_t less = (uint64_t)-change < context->module_bytes ? (uint64_t)-change : context->module_bytes;
         context->module_bytes -= less;
         vgpu_uncharge(process, place->device, VGPU_KIND_MODULE, less);
@@ -27,14 +30,14 @@ static bool settle(struct vgpu_process *process, const struct vgpu_place *place,
 /* `undo` runs when the loaded code doesn't fit. */
 #define LOAD(call, undo)                                                                                               \
     do {                                                                                                               \
-        VGPU_BEGIN(process, call);                                                                                     \
+        VGPU_BEGIN_UNGATED(process, call);                                                                             \
         struct vgpu_place place;                                                                                       \
         struct vgpu_measure before;                                                                                    \
         if (!vgpu_place_current(process, &place)) return call;                                                         \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         vgpu_measure_start(process, place.device, &before);                                                            \
         CUresult result = call;                                                                                        \
-        if (result == CUDA_SUCCESS && !settle(process, &place, &before, true)) {                                       \
+        if (result == CUDA_SUCCESS && !settle(process, &place, &before, MUST_FIT)) {                                   \
             undo;                                                                                                      \
             result = CUDA_ERROR_OUT_OF_MEMORY;                                                                         \
         }                                                                                                              \
@@ -42,17 +45,18 @@ static bool settle(struct vgpu_process *process, const struct vgpu_place *place,
         return result;                                                                                                 \
     } while (0)
 
-/* Code of a library is loaded into a context by the first call that needs it there; it can't be unloaded alone. */
-#define LOAD_LATE(call)                                                                                                \
+/* Any call after which code may have come (a library's is loaded into a context by the first call that needs it there,
+ * and can't be unloaded alone) or gone. */
+#define AROUND(direction, call)                                                                                        \
     do {                                                                                                               \
-        VGPU_BEGIN(process, call);                                                                                     \
+        VGPU_BEGIN_UNGATED(process, call);                                                                             \
         struct vgpu_place place;                                                                                       \
         struct vgpu_measure before;                                                                                    \
         if (!vgpu_place_current(process, &place)) return call;                                                         \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         vgpu_measure_start(process, place.device, &before);                                                            \
         CUresult result = call;                                                                                        \
-        settle(process, &place, &before, false);                                                                       \
+        settle(process, &place, &before, direction);                                                                   \
         vgpu_private_unlock(&process->birth_lock);                                                                     \
         return result;                                                                                                 \
     } while (0)
@@ -75,11 +79,11 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
 }
 
 CUresult cuModuleUnload(CUmodule hmod) {
-    LOAD_LATE(real_cuModuleUnload(hmod));
+    AROUND(GOES, real_cuModuleUnload(hmod));
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
-    LOAD_LATE(real_cuLibraryUnload(library));
+    AROUND(GOES, real_cuLibraryUnload(library));
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jitOptions, void **jitOptionsValues,
@@ -101,7 +105,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, int *ji
 /* A kernel of a library may be launched as it is, and the launch would load its code: no call to measure around. So it
  * is loaded here. */
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name) {
-    VGPU_BEGIN(process, real_cuLibraryGetKernel(pKernel, library, name));
+    VGPU_BEGIN_UNGATED(process, real_cuLibraryGetKernel(pKernel, library, name));
     struct vgpu_place place;
     struct vgpu_measure before;
     CUfunction function;
@@ -109,40 +113,40 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
     if (result != CUDA_SUCCESS || !pKernel || !vgpu_place_current(process, &place)) return result;
     vgpu_private_lock(&process->birth_lock);
     vgpu_measure_start(process, place.device, &before);
-    if (real_cuKernelGetFunction(&function, *pKernel) == CUDA_SUCCESS) settle(process, &place, &before, false);
+    if (real_cuKernelGetFunction(&function, *pKernel) == CUDA_SUCCESS) settle(process, &place, &before, COMES);
     vgpu_private_unlock(&process->birth_lock);
     return result;
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
-    LOAD_LATE(real_cuLibraryGetModule(pMod, library));
+    AROUND(COMES, real_cuLibraryGetModule(pMod, library));
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    LOAD_LATE(real_cuLibraryGetGlobal(dptr, bytes, library, name));
+    AROUND(COMES, real_cuLibraryGetGlobal(dptr, bytes, library, name));
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    LOAD_LATE(real_cuLibraryGetManaged(dptr, bytes, library, name));
+    AROUND(COMES, real_cuLibraryGetManaged(dptr, bytes, library, name));
 }
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
-    LOAD_LATE(real_cuKernelGetFunction(pFunc, kernel));
+    AROUND(COMES, real_cuKernelGetFunction(pFunc, kernel));
 }
 
 /* With CUDA_MODULE_LOADING=LAZY, the default since 11.7, a module's code arrives when a function of it is asked for. */
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
-    LOAD_LATE(real_cuModuleGetFunction(hfunc, hmod, name));
+    AROUND(COMES, real_cuModuleGetFunction(hfunc, hmod, name));
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name) {
-    LOAD_LATE(real_cuModuleGetGlobal(dptr, bytes, hmod, name));
+    AROUND(COMES, real_cuModuleGetGlobal(dptr, bytes, hmod, name));
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
-    LOAD_LATE(real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
+    AROUND(COMES, real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
 }
 
 CUresult cuFuncLoad(CUfunction function) {
-    LOAD_LATE(real_cuFuncLoad(function));
+    AROUND(COMES, real_cuFuncLoad(function));
 }

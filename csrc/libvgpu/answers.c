@@ -27,7 +27,7 @@ static bool answer_for(struct vgpu_process *process, int device, uint64_t real_t
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
-    VGPU_BEGIN(process, real_cuMemGetInfo_v2(free, total));
+    VGPU_BEGIN_UNGATED(process, real_cuMemGetInfo_v2(free, total));
     struct vgpu_place place;
     struct answer answer;
     CUresult result = real_cuMemGetInfo_v2(free, total);
@@ -45,7 +45,7 @@ static unsigned int narrowed(uint64_t bytes) {
 }
 
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
-    VGPU_BEGIN(process, real_cuMemGetInfo(free, total));
+    VGPU_BEGIN_UNGATED(process, real_cuMemGetInfo(free, total));
     struct vgpu_place place;
     struct answer answer;
     size_t real_free = 0, real_total = 0;
@@ -69,14 +69,14 @@ static uint64_t limited(const struct vgpu_process *process, CUdevice ordinal, ui
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
-    VGPU_BEGIN(process, real_cuDeviceTotalMem_v2(bytes, dev));
+    VGPU_BEGIN_UNGATED(process, real_cuDeviceTotalMem_v2(bytes, dev));
     CUresult result = real_cuDeviceTotalMem_v2(bytes, dev);
     if (result == CUDA_SUCCESS && bytes) *bytes = limited(process, dev, *bytes);
     return result;
 }
 
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
-    VGPU_BEGIN(process, real_cuDeviceTotalMem(bytes, dev));
+    VGPU_BEGIN_UNGATED(process, real_cuDeviceTotalMem(bytes, dev));
     size_t real_total = 0;
     CUresult result = real_cuDeviceTotalMem(bytes, dev);
     if (result == CUDA_SUCCESS && bytes && real_cuDeviceTotalMem_v2(&real_total, dev) == CUDA_SUCCESS)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "hooks.h"
+#include "pool.h"
 
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* inode of the host's own pid namespace, fixed in the kernel */
 
@@ -28,7 +29,7 @@ static bool processes(nvmlDevice_t device, struct vgpu_measure *measure) {
     return true;
 }
 
-void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *measure) {
+static void look(struct vgpu_process *process, int device, struct vgpu_measure *measure) {
     const struct vgpu_member *member = process->member;
     int kept_errno = errno;
     nvmlDevice_t handle;
@@ -49,6 +50,15 @@ void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_me
         }
     }
     errno = kept_errno;
+}
+
+/* While no request is in flight, the ledger says of each what the card does. What pools gave back by themselves is
+ * entered first. */
+void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *measure) {
+    vgpu_gate_close(&process->gate);
+    vgpu_pools_settle(process);
+    look(process, device, measure);
+    vgpu_gate_open(&process->gate);
 }
 
 static uint64_t figure(const struct vgpu_measure *measure, uint32_t pid, bool *found) {

@@ -17,6 +17,7 @@
 
 #include "clock.h"
 #include "cuda_api.h"
+#include "gate.h"
 #include "quota.h"
 #include "region.h"
 #include "table.h"
@@ -55,6 +56,22 @@ struct vgpu_context {
     uint32_t attached; /* cuCtxAttach calls not yet detached */
 };
 
+/* A bound of how many blocks hold certain small requests (small.c). */
+struct vgpu_packing {
+    uint64_t blocks;
+    uint64_t placed_units; /* of 512 bytes, since the last block was added: what it has left at least */
+};
+
+/* What small requests hold on one device. */
+struct vgpu_small {
+    uint64_t linear;              /* number of linear requests << 40 | their units of 512 bytes; atomic */
+    uint64_t linear_blocks;       /* blocks with linear requests in them */
+    uint64_t arrays, array_units; /* number and size of small arrays */
+    uint64_t array_blocks;        /* charged for them */
+    struct vgpu_packing apart;    /* if arrays shared blocks with each other only: their blocks */
+    struct vgpu_packing together; /* if they share them with linear requests: all blocks. Kept while there are arrays */
+};
+
 struct vgpu_process {
     uint32_t state; /* enum vgpu_state */
     uint32_t attach_lock;
@@ -74,21 +91,22 @@ struct vgpu_process {
     uint64_t cuda_total_bytes[VGPU_MAX_DEVICES]; /* by index; 0: not known */
     uint64_t nvml_total_bytes[VGPU_MAX_DEVICES];
     uint64_t context_estimate_bytes[VGPU_MAX_DEVICES];
-    uint32_t small_lock;
+    uint32_t small_lock;   /* held while the driver is asked for something small */
+    uint32_t packing_lock; /* innermost: only the region's lock is taken with it */
     uint32_t pool_lock;
     uint32_t vmm_lock;
     uint64_t vmm_number;   /* of the last VMM allocation */
     uint64_t orphan_pools; /* destroyed while memory from them was in use */
     uint32_t context_lock;
-    uint32_t birth_lock;                          /* held while a context is made or taken down */
-    uint32_t context_count;                       /* places 0 .. context_count - 1 may be in use */
-    uint64_t small_free_bytes[VGPU_MAX_DEVICES];  /* in blocks that small requests share */
-    uint64_t graph_bytes[VGPU_MAX_DEVICES];       /* charged for the driver's reserve for graphs */
-    uint64_t small_array_bytes[VGPU_MAX_DEVICES]; /* of arrays below VGPU_SMALL_BYTES */
+    uint32_t birth_lock;                       /* held while a context is made or taken down */
+    uint32_t context_count;                    /* places 0 .. context_count - 1 may be in use */
+    struct vgpu_small small[VGPU_MAX_DEVICES]; /* guarded by packing_lock but for what small.h says */
+    uint64_t graph_bytes[VGPU_MAX_DEVICES];    /* charged for the driver's reserve for graphs */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
     struct vgpu_member members[4];
     struct vgpu_quota_texts texts;
+    struct vgpu_gate gate;
     uint32_t host_pid; /* by which NVML knows this process; 0: not found out yet */
     char why[200];     /* what makes a quota unusable */
 };

@@ -4,14 +4,127 @@
 #include "hooks.h"
 #include "share.h"
 
-#define GRAIN_BYTES UINT64_C(512)
+#define UNIT_BYTES   UINT64_C(512)
+#define UNITS        (VGPU_BLOCK_BYTES / UNIT_BYTES) /* of a block */
+#define ONE_REQUEST  (UINT64_C(1) << 40)
+#define LINEAR_UNITS (ONE_REQUEST - 1)
 
 static uint64_t block_of(uint64_t pointer) {
     return pointer & ~(VGPU_BLOCK_BYTES - 1);
 }
 
-static uint64_t grains(uint64_t bytes) {
-    return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
+static uint64_t units_of(uint64_t bytes) {
+    return (bytes + UNIT_BYTES - 1) / UNIT_BYTES;
+}
+
+/* ---- the most blocks that `requests` of `units` together can hold ---- */
+
+/* A request surely finds a hole where the block that was added last has its rest still (if that block isn't there, the
+ * bound is one too high and covers the next one), or where the free space is more than all holes together could have if
+ * each were too small: there is at most one hole behind each request and one at the beginning of each block. */
+static bool surely_fits(const struct vgpu_packing *packing, uint64_t requests, uint64_t units, uint64_t wanted) {
+    if (packing->blocks == 0) return false;
+    if (packing->placed_units + wanted <= UNITS) return true;
+    return packing->blocks * UNITS >= units && packing->blocks * UNITS - units >= (requests + packing->blocks) * wanted;
+}
+
+static void place(struct vgpu_packing *packing, uint64_t requests, uint64_t units, uint64_t wanted) {
+    if (surely_fits(packing, requests, units, wanted)) {
+        packing->placed_units += wanted;
+    } else {
+        packing->blocks++;
+        packing->placed_units = wanted;
+    }
+}
+
+static void bound(struct vgpu_packing *packing, uint64_t most) {
+    if (packing->blocks <= most) return;
+    packing->blocks = most;
+    packing->placed_units = UNITS;
+}
+
+/* With packing_lock: the blocks that arrays may hold beside those of linear requests, whichever way the driver does it.
+ */
+static uint64_t array_blocks(struct vgpu_small *small) {
+    bound(&small->apart, small->arrays);
+    bound(&small->together, small->linear_blocks + small->arrays);
+    uint64_t rest = small->together.blocks > small->linear_blocks ? small->together.blocks - small->linear_blocks : 0;
+    if (small->arrays == 0) rest = 0;
+    return rest > small->apart.blocks ? rest : small->apart.blocks;
+}
+
+CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, uint64_t bytes) {
+    struct vgpu_small *small = &process->small[device];
+    uint64_t units = units_of(bytes), linear = __atomic_load_n(&small->linear, __ATOMIC_RELAXED);
+    vgpu_private_lock(&process->packing_lock);
+    struct vgpu_small old = *small;
+    if (small->arrays == 0) small->together = (struct vgpu_packing){small->linear_blocks, UNITS};
+    place(&small->apart, small->arrays, small->array_units, units);
+    place(&small->together, small->arrays + linear / ONE_REQUEST, small->array_units + (linear & LINEAR_UNITS), units);
+    __atomic_store_n(&small->arrays, small->arrays + 1, __ATOMIC_RELAXED);
+    small->array_units += units;
+    uint64_t blocks = array_blocks(small);
+    CUresult result = CUDA_SUCCESS;
+    if (blocks > small->array_blocks)
+        result = vgpu_charge(process, device, VGPU_KIND_BUFFER, (blocks - small->array_blocks) * VGPU_BLOCK_BYTES);
+    if (result == CUDA_SUCCESS) {
+        small->array_blocks = blocks;
+    } else {
+        __atomic_store_n(&small->arrays, old.arrays, __ATOMIC_RELAXED);
+        small->array_units = old.array_units;
+        small->apart = old.apart;
+        small->together = old.together;
+    }
+    vgpu_private_unlock(&process->packing_lock);
+    return result;
+}
+
+/* With packing_lock. */
+static void give_back(struct vgpu_process *process, int device, uint64_t blocks) {
+    struct vgpu_small *small = &process->small[device];
+    if (blocks < small->array_blocks)
+        vgpu_uncharge(process, device, VGPU_KIND_BUFFER, (small->array_blocks - blocks) * VGPU_BLOCK_BYTES);
+    small->array_blocks = blocks;
+}
+
+void vgpu_small_array_freed(struct vgpu_process *process, int device, uint64_t bytes) {
+    struct vgpu_small *small = &process->small[device];
+    vgpu_private_lock(&process->packing_lock);
+    __atomic_store_n(&small->arrays, small->arrays - 1, __ATOMIC_RELAXED);
+    small->array_units -= units_of(bytes);
+    give_back(process, device, array_blocks(small));
+    vgpu_private_unlock(&process->packing_lock);
+}
+
+/* ---- linear requests ---- */
+
+/* With small_lock, so `small->arrays` doesn't become more. The request is in a block that had none before, which may
+ * have been one of arrays; or it fills a hole. */
+static void note_place(struct vgpu_process *process, int device, uint64_t units, bool first) {
+    struct vgpu_small *small = &process->small[device];
+    uint64_t linear = __atomic_load_n(&small->linear, __ATOMIC_RELAXED);
+    if (!first && __atomic_load_n(&small->arrays, __ATOMIC_RELAXED) == 0) return;
+    vgpu_private_lock(&process->packing_lock);
+    if (small->arrays) {
+        if (first)
+            place(&small->together, small->arrays + linear / ONE_REQUEST, small->array_units + (linear & LINEAR_UNITS),
+                  units);
+        else
+            small->together.placed_units += units;
+    }
+    if (first) small->linear_blocks++;
+    if (small->arrays) give_back(process, device, array_blocks(small));
+    vgpu_private_unlock(&process->packing_lock);
+}
+
+/* A block has lost its last linear request: it is given back unless arrays may be in it still. */
+static void block_lost(struct vgpu_process *process, int device) {
+    struct vgpu_small *small = &process->small[device];
+    vgpu_private_lock(&process->packing_lock);
+    small->linear_blocks--;
+    small->array_blocks++; /* its charge is the arrays' now */
+    give_back(process, device, array_blocks(small));
+    vgpu_private_unlock(&process->packing_lock);
 }
 
 /* With small_lock held, so that a block that another thread has just seen isn't given back under it. */
@@ -23,7 +136,6 @@ static CUresult account(struct vgpu_process *process, const struct vgpu_place *p
                                  .device = (uint8_t)place->device,
                                  .kind = VGPU_KIND_BUFFER,
                                  .context = place->context};
-    uint64_t *free_bytes = &process->small_free_bytes[place->device];
     struct vgpu_table *blocks = &process->tables[VGPU_BLOCKS];
     int64_t references = vgpu_table_refer(blocks, block_of(pointer), 1, &block, NULL);
     if (references < 0) {
@@ -38,14 +150,20 @@ static CUresult account(struct vgpu_process *process, const struct vgpu_place *p
     } else if (references > 1 && charged) {
         vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
     }
+    note_place(process, place->device, units_of(bytes), references == 1);
+    __atomic_add_fetch(&process->small[place->device].linear, ONE_REQUEST + units_of(bytes), __ATOMIC_RELAXED);
     if (vgpu_table_put(&process->tables[VGPU_POINTERS], &request) != 0) {
-        if (vgpu_table_refer(blocks, block_of(pointer), -1, NULL, NULL) == 0)
-            vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
+        vgpu_small_freed(process, &request);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    __atomic_add_fetch(free_bytes, references == 1 ? VGPU_BLOCK_BYTES - grains(bytes) : -grains(bytes),
-                       __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
+}
+
+/* Only a guess at whether a new block is needed; what the driver did is looked at afterwards. */
+static bool needs_block(const struct vgpu_small *small, uint64_t bytes) {
+    uint64_t units = __atomic_load_n(&small->linear, __ATOMIC_RELAXED) & LINEAR_UNITS;
+    uint64_t room = __atomic_load_n(&small->linear_blocks, __ATOMIC_RELAXED) * UNITS;
+    return units + units_of(bytes) > room;
 }
 
 CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_place *place, uint64_t bytes,
@@ -54,8 +172,7 @@ CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_pla
     CUdeviceptr pointer = 0;
     CUresult result = CUDA_SUCCESS;
     vgpu_private_lock(&process->small_lock);
-    /* Only a guess at whether a new block is needed; what the driver did is looked at afterwards. */
-    bool charged = __atomic_load_n(&process->small_free_bytes[place->device], __ATOMIC_RELAXED) < grains(bytes);
+    bool charged = needs_block(&process->small[place->device], bytes);
     if (charged) result = vgpu_charge(process, place->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
     if (result == CUDA_SUCCESS) {
         result = allocate(data, &pointer);
@@ -80,8 +197,6 @@ void vgpu_small_freed(struct vgpu_process *process, const struct vgpu_entry *ent
         vgpu_share_close(process, exported.data);
     int64_t references = vgpu_table_refer(&process->tables[VGPU_BLOCKS], block_of(entry->key), -1, NULL, &last);
     if (references < 0) return;
-    if (references == 0) vgpu_uncharge(process, entry->device, VGPU_KIND_BUFFER, VGPU_BLOCK_BYTES);
-    __atomic_sub_fetch(&process->small_free_bytes[entry->device],
-                       references == 0 ? VGPU_BLOCK_BYTES - grains(entry->data) : -grains(entry->data),
-                       __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&process->small[entry->device].linear, ONE_REQUEST + units_of(entry->data), __ATOMIC_RELAXED);
+    if (references == 0) block_lost(process, entry->device);
 }

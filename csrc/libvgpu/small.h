@@ -1,6 +1,10 @@
-/* Requests below 1 MiB share 2 MiB blocks. Which block the driver chose shows in the address it returned, so the blocks
- * are counted as the card holds them, without a model of the driver's allocator: a block is charged with its first
- * request and given back with its last. */
+/* Requests below 1 MiB share 2 MiB blocks. Which block the driver chose for linear memory shows in the address it
+ * returned, so the blocks are counted as the card holds them, without a model of the driver's allocator: a block is
+ * charged with its first request and given back with its last.
+ *
+ * Arrays have no address. Charged is the most blocks that can hold them, whatever the order in which holes came and
+ * went; all that is taken for granted of the driver is that it opens a block only when no hole in those that it has is
+ * large enough, and that it puts a request beside others and not into the middle of a hole. */
 #ifndef VGPU_SMALL_H
 #define VGPU_SMALL_H
 
@@ -14,5 +18,11 @@ CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_pla
 
 /* The driver has freed the request that `entry` (of VGPU_POINTERS) stands for. */
 void vgpu_small_freed(struct vgpu_process *process, const struct vgpu_entry *entry);
+
+/* With small_lock: reserves what an array of `bytes` may take, before the driver is asked. */
+CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, uint64_t bytes);
+
+/* An array of `bytes` is gone, or didn't come. */
+void vgpu_small_array_freed(struct vgpu_process *process, int device, uint64_t bytes);
 
 #endif

@@ -1,0 +1,92 @@
+#include "gate.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "syscalls.h"
+#include "table.h"
+
+#define PROBES        8
+#define MOST_WAIT_NS  UINT64_C(20000000)  /* for a request in flight */
+#define MOST_DELAY_NS UINT64_C(100000000) /* of a request, whatever became of who measures */
+
+struct vgpu_gate_place *vgpu_gate_find(struct vgpu_gate *gate, uint64_t thread) {
+    unsigned home = vgpu_gate_home(thread);
+    for (unsigned i = 0; i < PROBES; i++) {
+        struct vgpu_gate_place *place = &gate->places[(home + i) % VGPU_GATE_PLACES];
+        uint64_t holder = __atomic_load_n(&place->thread, __ATOMIC_RELAXED);
+        if (holder == thread) return place;
+        if (holder == 0 &&
+            __atomic_compare_exchange_n(&place->thread, &holder, thread, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return place;
+    }
+    return NULL;
+}
+
+/* Waits outside until the gate is open; `in` says that the request is in flight and `out` that it isn't. Opened gates
+ * may be closed again before the request is in. */
+#define WAIT(gate, in, out)                                                                                            \
+    do {                                                                                                               \
+        int kept_errno = errno;                                                                                        \
+        uint64_t end_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + MOST_DELAY_NS;                                              \
+        do {                                                                                                           \
+            out;                                                                                                       \
+            vgpu_nap(20000);                                                                                           \
+            in;                                                                                                        \
+            __atomic_thread_fence(__ATOMIC_SEQ_CST);                                                                   \
+        } while (__atomic_load_n(&(gate)->closed, __ATOMIC_SEQ_CST) && vgpu_clock_ns(CLOCK_MONOTONIC) < end_ns);       \
+        errno = kept_errno;                                                                                            \
+    } while (0)
+
+void vgpu_gate_wait(struct vgpu_gate *gate, struct vgpu_gate_place *place) {
+    if (place->inside > 1) return; /* called from within a request, which who measures waits for */
+    WAIT(gate, __atomic_store_n(&place->inside, 1, __ATOMIC_RELAXED),
+         __atomic_store_n(&place->inside, 0, __ATOMIC_RELEASE));
+}
+
+void vgpu_gate_enter_crowd(struct vgpu_gate *gate) {
+    __atomic_fetch_add(&gate->crowd, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&gate->closed, __ATOMIC_SEQ_CST))
+        WAIT(gate, __atomic_fetch_add(&gate->crowd, 1, __ATOMIC_SEQ_CST),
+             __atomic_fetch_sub(&gate->crowd, 1, __ATOMIC_RELEASE));
+}
+
+static bool is_empty(const struct vgpu_gate *gate, uint64_t own) {
+    for (unsigned i = 0; i < VGPU_GATE_PLACES; i++)
+        if (__atomic_load_n(&gate->places[i].inside, __ATOMIC_ACQUIRE) &&
+            __atomic_load_n(&gate->places[i].thread, __ATOMIC_RELAXED) != own)
+            return false;
+    return __atomic_load_n(&gate->crowd, __ATOMIC_ACQUIRE) == 0;
+}
+
+/* A processor that hasn't seen the gate closed hasn't shown what it wrote either. Where the kernel has no membarrier
+ * (before 4.14, or forbidden), time does it: a processor doesn't keep what it wrote to itself for long. */
+static void make_seen(struct vgpu_gate *gate) {
+    if (!gate->has_barrier)
+        gate->has_barrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    if (!gate->has_barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) vgpu_nap(100000);
+}
+
+void vgpu_gate_close(struct vgpu_gate *gate) {
+    uint64_t own = vgpu_gate_thread();
+    int kept_errno = errno;
+    vgpu_private_lock(&gate->lock);
+    __atomic_store_n(&gate->closed, 1, __ATOMIC_SEQ_CST);
+    make_seen(gate);
+    uint64_t end_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + MOST_WAIT_NS;
+    for (unsigned round = 0; !is_empty(gate, own) && vgpu_clock_ns(CLOCK_MONOTONIC) < end_ns; round++)
+        if (round < 100)
+            sched_yield();
+        else
+            vgpu_nap(20000);
+    errno = kept_errno;
+}
+
+void vgpu_gate_open(struct vgpu_gate *gate) {
+    __atomic_store_n(&gate->closed, 0, __ATOMIC_RELEASE);
+    vgpu_private_unlock(&gate->lock);
+}
