@@ -15,8 +15,9 @@ KIND = "AdmissionReview"
 _WARNING_CHARACTERS = 256
 _WARNINGS = 16
 _UID_CHARACTERS = 256
-# Of white space only blanks can stand in a string as they are.
-_WHITE_SPACE = ("\t", "\n", "\r", " :")
+# Where one of these is found, a quote and a colon side by side need not end a key: white space may part the two (of
+# it only blanks can stand in a string as they are), or the quote begins a text whose first character is a colon.
+_AMBIGUOUS = ("\t", "\n", "\r", " :", ':":', ',":', '[":', '{":', ' ":')
 encode = json.JSONEncoder(separators=(",", ":")).encode
 # What a body costs is the number of its values, not its length: a pod that can be stored has far fewer.
 _VALUES = 400_000
@@ -111,15 +112,14 @@ class _KeyCounter:
         return made
 
 
-def _load(body: bytes) -> Any:
-    """Parse the body, refusing an object with the same key twice.
+def load(body: bytes) -> Any:
+    """Return the JSON of a body. Raises ValueError, BadRequestError for an object with the same key twice.
 
-    Building each object from its pairs costs more than deciding. But where no colon follows white space and no
-    backslash before a quote is escaped itself, each key of the text shows as a quote and a colon that no backslash
-    escapes: as many of them as the parser found keys means that none was lost.
+    Building each object from its pairs costs more than deciding. But in JSON as programs write it, each key shows as
+    a quote and a colon that no backslash escapes: as many of them as the parser found keys means that none was lost.
     """
     content = body.decode("utf-8")
-    if any(mark in content for mark in _WHITE_SPACE) or ("\\" in content and '\\\\":' in content):
+    if any(mark in content for mark in _AMBIGUOUS) or ("\\" in content and '\\\\":' in content):
         return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
     counter = _KeyCounter()
     loaded = json.loads(content, object_hook=counter.see, parse_constant=_no_constant)
@@ -134,7 +134,7 @@ def parse(body: bytes) -> Request:
     if len(body) > _VALUES and sum(body.count(mark) for mark in (b",", b"[", b"{")) > _VALUES:
         raise BadRequestError("the body has too many values")
     try:
-        review = _load(body)
+        review = load(body)
     except BadRequestError:
         raise
     except RecursionError:

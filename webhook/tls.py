@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cryptography import x509
 
@@ -31,12 +31,6 @@ def make_context(certificate_pem: bytes, key_pem: bytes, client_ca_pem: bytes | 
 def expiry(certificate_pem: bytes) -> datetime:
     """Return when the first certificate of the chain expires."""
     return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc
-
-
-def is_current(certificate_pem: bytes, now: datetime | None = None) -> bool:
-    """Return whether the first certificate of the chain is valid now."""
-    certificate = x509.load_pem_x509_certificate(certificate_pem)
-    return certificate.not_valid_before_utc <= (now or datetime.now(UTC)) < certificate.not_valid_after_utc
 
 
 class Contexts:

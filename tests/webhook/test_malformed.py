@@ -1,9 +1,12 @@
 """Whatever JSON comes instead of a pod, the answer is a decision or a bad request, never an accident."""
 
 import copy
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.webhook import cases
 from webhook import review
@@ -67,3 +70,35 @@ def test_strange_pods_are_decided_or_refused() -> None:
                 outcomes["decided"] += 1
                 review.render("uid", decision).encode()
     assert min(outcomes.values()) > ROUNDS
+
+
+# What could confuse a reader that looks at the text: everything that JSON's own signs are made of.
+LETTERS = '":\\,{}[] a\n'
+SEPARATORS = ((",", ":"), (", ", ": "), (",", " :"), (",\n", ":\t"))
+
+
+def object_text(pairs: list[tuple[str, object]], separators: tuple[str, str]) -> bytes:
+    comma, colon = separators
+    members = (json.dumps(key) + colon + json.dumps(value, separators=separators) for key, value in pairs)
+    return ("{" + comma.join(members) + "}").encode()
+
+
+def any_text(chance: random.Random) -> str:
+    return "".join(chance.choice(LETTERS) for _ in range(chance.randint(0, 4)))
+
+
+def any_value(chance: random.Random) -> object:
+    return chance.choice([any_text(chance), [any_text(chance), 1], {any_text(chance): any_text(chance)}])
+
+
+@pytest.mark.parametrize("separators", SEPARATORS, ids=repr)
+def test_any_text_is_read_and_any_key_that_comes_twice_is_refused(separators: tuple[str, str]) -> None:
+    """Whatever keys and values are made of, and however the JSON is spaced."""
+    chance = random.Random(SEED)  # noqa: S311 (the same texts at each run)
+    for _ in range(3000):
+        keys = {any_text(chance) for _ in range(3)}
+        pairs = [(key, any_value(chance)) for key in keys]
+        assert review.load(object_text(pairs, separators)) == dict(pairs)
+        pairs.insert(chance.randint(0, len(pairs)), (chance.choice([*keys]), any_value(chance)))
+        with pytest.raises(review.BadRequestError, match="same key twice"):
+            review.load(object_text(pairs, separators))

@@ -66,6 +66,8 @@ def test_warnings_keep_the_api_servers_limit(webhook: Webhook) -> None:
         b'"a": "b : c"',
         b'"a": "{\\"b\\":1,\\"b\\":2}"',
         b'"": {"": 1}',
+        b'"a": ":0"',
+        b'"a":":0"',
     ],
 )
 def test_unusual_but_right_json_is_read(webhook: Webhook, key: bytes) -> None:
