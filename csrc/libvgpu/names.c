@@ -1,8 +1,7 @@
 #include "names.h"
 
-#include <string.h>
-
 #include "hooks.h"
+#include "object.h"
 
 /* The pool: one member per symbol, so that offsetof() gives constants. */
 static const struct pool {
@@ -47,7 +46,7 @@ unsigned int vgpu_name_lower_bound(const char *name) {
     unsigned int low = 0, high = VGPU_HOOKS;
     while (low < high) {
         unsigned int middle = (low + high) / 2;
-        if (strcmp(vgpu_name_symbol(middle), name) < 0)
+        if (vgpu_compare(vgpu_name_symbol(middle), name) < 0)
             low = middle + 1;
         else
             high = middle;
@@ -57,7 +56,7 @@ unsigned int vgpu_name_lower_bound(const char *name) {
 
 unsigned int vgpu_name_find(const char *name) {
     unsigned int function = vgpu_name_is_likely(name) ? vgpu_name_lower_bound(name) : VGPU_HOOKS;
-    return function < VGPU_HOOKS && strcmp(vgpu_name_symbol(function), name) == 0 ? function : VGPU_HOOKS;
+    return function < VGPU_HOOKS && vgpu_compare(vgpu_name_symbol(function), name) == 0 ? function : VGPU_HOOKS;
 }
 
 /* Distances from the table to the hooks: known when the library is linked, where pointers would be a relocation each

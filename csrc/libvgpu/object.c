@@ -1,7 +1,6 @@
 #include "object.h"
 
 #include <elf.h>
-#include <string.h>
 #include <sys/auxv.h>
 
 enum { VERSION_HIDDEN = 0x8000, VERSION_INDEX = 0x7fff };
@@ -46,6 +45,35 @@ void vgpu_object_read(struct vgpu_object *object, uintptr_t base, const ElfW(Dyn
     if (has_soname && object->strings) object->soname = object->strings + soname;
 }
 
+/* The dynamic linker's list of objects. Weak: its library needn't be named among ours. */
+#pragma weak _r_debug
+
+/* Among the objects that the program was started with, which stay at the head of the dynamic linker's list for ever, so
+ * that no lock is needed. false if this library wasn't there before it: loaded later, or in another namespace. */
+static bool find_at_start(const char *soname, struct vgpu_object *found) {
+    bool are_we_there = false;
+    for (const struct link_map *map = &_r_debug ? _r_debug.r_map : NULL; map; map = map->l_next) {
+        if (map->l_ld == _DYNAMIC) are_we_there = true;
+        vgpu_object_read(found, map->l_addr, map->l_ld);
+        if (vgpu_compare(found->soname, soname) == 0) return are_we_there;
+        if (found->soname[0] == 'l' && found->soname[1] == 'd' && found->soname[2] == '-') return false;
+    }
+    return false;
+}
+
+typedef int iterate(int (*visit)(struct dl_phdr_info *, size_t, void *), void *data);
+
+static iterate *libc_iterate(void) {
+    static iterate *kept;
+    iterate *found = __atomic_load_n(&kept, __ATOMIC_RELAXED);
+    struct vgpu_object libc;
+    if (found) return found;
+    if (find_at_start("libc.so.6", &libc)) found = (iterate *)vgpu_object_symbol(&libc, "dl_iterate_phdr", NULL);
+    if (!found) found = dl_iterate_phdr;
+    __atomic_store_n(&kept, found, __ATOMIC_RELAXED);
+    return found;
+}
+
 struct walk {
     bool (*visit)(const struct vgpu_object *, void *);
     void *data;
@@ -77,7 +105,7 @@ static int visit_one(struct dl_phdr_info *info, size_t size, void *data) {
 
 bool vgpu_object_each(bool (*visit)(const struct vgpu_object *, void *), void *data) {
     struct walk walk = {visit, data};
-    return dl_iterate_phdr(visit_one, &walk) != 0;
+    return libc_iterate()(visit_one, &walk) != 0;
 }
 
 struct wanted {
@@ -88,7 +116,7 @@ struct wanted {
 
 static bool has_soname(const struct vgpu_object *object, void *data) {
     const struct wanted *wanted = data;
-    if (strcmp(object->soname, wanted->soname) != 0) return false;
+    if (vgpu_compare(object->soname, wanted->soname) != 0) return false;
     *wanted->found = *object;
     return true;
 }
@@ -124,12 +152,13 @@ static const char *version_name(const struct vgpu_object *object, uint16_t index
 
 static bool fits(const struct vgpu_object *object, uint32_t index, const char *name, const char *version) {
     const ElfW(Sym) *symbol = &object->symbols[index];
-    if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 || strcmp(object->strings + symbol->st_name, name) != 0)
+    if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 ||
+        vgpu_compare(object->strings + symbol->st_name, name) != 0)
         return false;
     if (!object->versions) return true;
     if (!version) return !(object->versions[index] & VERSION_HIDDEN);
     const char *own = version_name(object, object->versions[index] & VERSION_INDEX);
-    return own && strcmp(own, version) == 0;
+    return own && vgpu_compare(own, version) == 0;
 }
 
 static uint32_t find_by_gnu_hash(const struct vgpu_object *object, const char *name, const char *version) {

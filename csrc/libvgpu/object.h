@@ -2,7 +2,10 @@
  *
  * Why not dlsym and dladdr: dlsym is our own symbol; before glibc 2.34 both live in libdl.so.2, which need not be
  * loaded; and both forget the message that the program may still want from dlerror(). Nothing here allocates, takes a
- * lock other than dl_iterate_phdr()'s own, or changes errno. */
+ * lock other than dl_iterate_phdr()'s own, or changes errno.
+ *
+ * And nothing here calls a function by its name: sanitizers stand in for strcmp(), dl_iterate_phdr() and hundreds more,
+ * and the first thing that they do is to look up the real ones with dlsym, which is us. */
 #ifndef VGPU_LIBVGPU_OBJECT_H
 #define VGPU_LIBVGPU_OBJECT_H
 
@@ -10,6 +13,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* strcmp(), whose name may belong to a sanitizer that looks itself up by us before it can be called. */
+static inline int vgpu_compare(const char *one, const char *other) {
+    while (*one && *one == *other)
+        one++, other++;
+    return (int)(unsigned char)*one - (int)(unsigned char)*other;
+}
 
 struct vgpu_object {
     uintptr_t base;      /* load bias */

@@ -8,7 +8,6 @@
  * absent although we define it, and another object's function of the same name stays that object's. */
 #include <dlfcn.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "hooks.h"
 #include "names.h"
@@ -49,11 +48,11 @@ static lookup *libc_lookup(enum vgpu_function function) {
 static bool is_hooked_object(const struct question *question, const struct vgpu_object *object) {
     switch (vgpu_name_entry(question->function)->library) {
     case VGPU_LIBC:
-        return strcmp(object->soname, "libc.so.6") == 0 || strcmp(object->soname, "libdl.so.2") == 0;
+        return vgpu_compare(object->soname, "libc.so.6") == 0 || vgpu_compare(object->soname, "libdl.so.2") == 0;
     case VGPU_NVML:
-        return strcmp(object->soname, NVML_SONAME) == 0;
+        return vgpu_compare(object->soname, NVML_SONAME) == 0;
     default:
-        return strcmp(object->soname, CUDA_SONAME) == 0;
+        return vgpu_compare(object->soname, CUDA_SONAME) == 0;
     }
 }
 

@@ -3,19 +3,20 @@
 ROUTES := $(BUILD)/tests/routes
 # A tail call would make the caller of the caller the one who asks.
 ROUTE_CFLAGS = $(filter-out -MMD -MP,$(CFLAGS)) -fno-optimize-sibling-calls -fPIC -Itests -pthread
-ROUTE_PROGRAMS := route_chain route_direct route_errors route_list route_names route_namespaces route_reopen route_threads \
-	route_where
+ROUTE_PROGRAMS := route_chain route_direct route_early route_errors route_list route_names route_namespaces \
+	route_reopen route_threads route_where
 ROUTE_RESULTS := $(ROUTE_PROGRAMS) libcuda.so.1 older/libcuda.so.1 unexported/libcuda.so.1 libroute_caller.so \
 	libroute_wrapper.so
 ROUTE_ARCHES := x86_64 aarch64
 
 ROUTE_LINK_route_chain := libcuda.so.1
 ROUTE_LINK_route_direct := libcuda.so.1
+ROUTE_LINK_route_early := -rdynamic
 ROUTE_LINK_route_names := libroute_caller.so
 
 define ROUTE_RULES
 $(ROUTES)/$(1)/route_%: tests/route_%.c tests/route_caller.h $(ROUTES)/$(1)/libroute_caller.so
-	$$(CC_$(1)) $$(ROUTE_CFLAGS) $$< $$(ROUTE_LINK_$$(@F):%=$(ROUTES)/$(1)/%) -o $$@
+	$$(CC_$(1)) $$(ROUTE_CFLAGS) $$< $$(ROUTE_LINK_$$(@F):lib%=$(ROUTES)/$(1)/lib%) -o $$@
 $(ROUTES)/$(1)/libcuda.so.1: tests/route_driver.c include/cuda_api.h
 	@mkdir -p $$(@D)
 	$$(CC_$(1)) $$(ROUTE_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic $$< -o $$@

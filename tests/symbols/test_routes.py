@@ -142,6 +142,11 @@ def test_message_of_a_failed_lookup_survives_calls_of_hooks(routes: Routes) -> N
     assert routes.run("route_errors", preload=(routes.library,)) == routes.run("route_errors")
 
 
+def test_a_sanitizer_can_look_up_what_it_stands_in_for(routes: Routes) -> None:
+    """Before its own strcmp() and dl_iterate_phdr() can be called: no look-up may call them."""
+    assert routes.run("route_early", preload=(routes.library,)) == routes.run("route_early")
+
+
 def test_namespaces_do_not_run_out_when_a_program_opens_and_closes_them(routes: Routes) -> None:
     """glibc has 16: one in which nothing of the program's is left is used again."""
     said = routes.run("route_namespaces", preload=(routes.library,), environment={"CUDA_DEVICE_MEMORY_LIMIT": "1g"})
