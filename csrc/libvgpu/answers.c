@@ -88,11 +88,18 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
 static bool answer_nvml(nvmlDevice_t device, uint64_t real_total, uint64_t real_free, struct answer *answer) {
     struct vgpu_process *process = vgpu_enter_as(false);
     char uuid[NVML_DEVICE_UUID_BUFFER_SIZE];
+    nvmlDevice_t instance;
+    unsigned int from = 0;
     memset(answer, 0, sizeof *answer);
     if (process->state == VGPU_REFUSED) /* no quota, no memory */
         return true;
     if (process->state == VGPU_NEW || real_nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS) return false;
-    return answer_for(process, vgpu_devices_find(process, uuid), real_total, real_free, answer);
+    int index = vgpu_devices_find(process, uuid);
+    /* Of a card that is split into MIG devices the container has the first that can be seen. */
+    if (index < 0 && vgpu_devices_next_instance(device, &from, &instance) &&
+        real_nvmlDeviceGetUUID(instance, uuid, sizeof uuid) == NVML_SUCCESS)
+        index = vgpu_devices_find(process, uuid);
+    return answer_for(process, index, real_total, real_free, answer);
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {

@@ -31,20 +31,43 @@ static int enter(struct vgpu_process *process, const char *uuid, int wish) {
     return index;
 }
 
+static bool nvml_uuid(nvmlDevice_t device, char uuid[NVML_DEVICE_UUID_BUFFER_SIZE]) {
+    return real_nvmlDeviceGetUUID(device, uuid, NVML_DEVICE_UUID_BUFFER_SIZE) == NVML_SUCCESS &&
+           strlen(uuid) < VGPU_UUID_BYTES;
+}
+
+static void enter_from_nvml(struct vgpu_process *process, nvmlDevice_t device, unsigned int *next) {
+    nvmlMemory_t memory;
+    char uuid[NVML_DEVICE_UUID_BUFFER_SIZE] = "";
+    int wish = (int)(*next)++;
+    int index = nvml_uuid(device, uuid) ? enter(process, uuid, wish) : -1;
+    if (index >= 0 && real_nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS)
+        process->nvml_total_bytes[index] = memory.total;
+}
+
+bool vgpu_devices_next_instance(nvmlDevice_t card, unsigned int *from, nvmlDevice_t *instance) {
+    unsigned int most = 0;
+    if (real_nvmlDeviceGetMaxMigDeviceCount(card, &most) != NVML_SUCCESS) return false;
+    while (*from < most)
+        if (real_nvmlDeviceGetMigDeviceHandleByIndex(card, (*from)++, instance) == NVML_SUCCESS) return true;
+    return false;
+}
+
+/* A card of which this container has MIG devices is none of its devices. */
 void vgpu_devices_from_nvml(struct vgpu_process *process) {
-    unsigned int count = 0;
+    unsigned int count = 0, next = 0;
     if (!vgpu_real_load_nvml() || real_nvmlInit_v2() != NVML_SUCCESS) return;
     if (real_nvmlDeviceGetCount_v2(&count) != NVML_SUCCESS) count = 0;
-    for (unsigned int i = 0; i < count && i < VGPU_MAX_DEVICES; i++) {
-        nvmlDevice_t device;
-        nvmlMemory_t memory;
-        char uuid[NVML_DEVICE_UUID_BUFFER_SIZE] = "";
-        if (real_nvmlDeviceGetHandleByIndex_v2(i, &device) != NVML_SUCCESS ||
-            real_nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS || strlen(uuid) >= VGPU_UUID_BYTES)
+    for (unsigned int i = 0; i < count && next < VGPU_MAX_DEVICES; i++) {
+        nvmlDevice_t device, instance;
+        unsigned int instances = 0, first = next;
+        if (real_nvmlDeviceGetHandleByIndex_v2(i, &device) != NVML_SUCCESS) {
+            next++;
             continue;
-        int index = enter(process, uuid, (int)i);
-        if (index >= 0 && real_nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS)
-            process->nvml_total_bytes[index] = memory.total;
+        }
+        while (next < VGPU_MAX_DEVICES && vgpu_devices_next_instance(device, &instances, &instance))
+            enter_from_nvml(process, instance, &next);
+        if (next == first) enter_from_nvml(process, device, &next);
     }
     real_nvmlShutdown();
 }

@@ -212,6 +212,7 @@ static int open_or_create(const struct file *file, const char *directory, const 
         }
         vgpu_nap(200000);
     }
+    *why = "can't open the region's file";
     fd = open_existing(path);
     if (fd == -ENOENT) {
         int error = create_file(file, directory, why);

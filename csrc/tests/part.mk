@@ -12,6 +12,7 @@ $(BUILD)/tests/names: tests/names.c include/vgpu/paths.h include/vgpu/version.h
 	@mkdir -p $(@D)
 	$(CC_x86_64) $(CFLAGS) $(LDFLAGS) -MF $(BUILD)/obj/names.d -o $@ $<
 
+include tests/account.mk
 include tests/core.mk
 include tests/bench.mk
 include tests/hardness.mk
