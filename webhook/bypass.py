@@ -1,8 +1,9 @@
-"""Privileges with which a container can get round a limit that lives in its own process."""
+"""Privileges and volumes with which a container can get round a limit that lives in its own process."""
 
 import posixpath
 
 from webhook import names
+from webhook.conflicts import covered
 from webhook.pod import Object, Pod, mapping
 from webhook.share import Share, shown
 
@@ -22,6 +23,13 @@ def find(pod: Pod, share: Share, library_base: str) -> list[str]:
             found.append(f"capability {name}")
     if pod.spec.get("hostPID") is True:
         found.append("hostPID")
+    # What lies in a volume can be removed by another container that mounts the volume too, and the mount on it goes
+    # with it. A region that went is noticed by the library, which then grants nothing.
+    found += [
+        f"a writable volume {shown(str(mount['name']))} over {path}"
+        for mount in share.target.mounts
+        if (path := covered(mount)) and path != names.REGION_DIR
+    ]
     mounted = {mount.get("name") for mount in share.target.mounts if mount.get("readOnly") is not True}
     found += [
         f"a writable hostPath volume {shown(str(volume['name']))} over the node's library"

@@ -35,7 +35,7 @@ def connect(where: Cluster) -> client.ApiClient:
         else:
             config.load_kube_config()  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
-        raise ClusterError(f"--cluster {where}: {error}") from None
+        raise ClusterError(f"--cluster {where}: no credentials for the API server: {error}") from None
     return client.ApiClient()
 
 

@@ -150,8 +150,9 @@ class Rules:
     bypass: Bypass = _setting(
         "warn",
         _choice(Bypass),
-        "a share's container with privileges to get round the limit (privileged, SYS_ADMIN, SYS_PTRACE, SYS_CHROOT, "
-        "hostPID, the library's host directory writable): warn, deny or ignore",
+        "a share's container with means to get round the limit (privileged, SYS_ADMIN, SYS_PTRACE, SYS_CHROOT, "
+        "hostPID, the library's host directory writable, a writable volume over /etc, /usr or /usr/local): warn, deny "
+        "or ignore",
     )
     pod_security: PodSecurity = _setting(
         "deny",

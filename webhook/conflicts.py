@@ -78,13 +78,12 @@ def _check_mount(pod: Pod, container: Container, mount: Object, is_target: bool)
     if not is_target:
         return
     _check_path(container, raw_path, f"volume {shown(name)}")
-    path = clean(raw_path)
-    covered = next((ours for ours in OUR_PATHS if _is_below(ours, path)), None)
-    if covered is not None and _reads_only(mount, pod.volumes.get(name)):
+    over = covered(mount)
+    if over is not None and _reads_only(mount, pod.volumes.get(name)):
         raise Denied(
             reasons.PARENT_READ_ONLY,
             f"container {shown(container.name)} mounts volume {shown(name)} read-only at {shown(raw_path)}, which "
-            f"covers {covered}, where the enforcement of the share is mounted, so the container could not start: "
+            f"covers {over}, where the enforcement of the share is mounted, so the container could not start: "
             "mount the volume deeper, or single files of it by subPath",
         )
 
@@ -98,6 +97,12 @@ def _check_path(container: Container, raw_path: str, what: str) -> None:
             f"container {shown(container.name)} has {what} at {shown(raw_path)}, and {taken} is where the enforcement "
             "of the share is mounted: mount it at another path",
         )
+
+
+def covered(mount: Object) -> str | None:
+    """Return the first of our paths that lies below where a volume is mounted."""
+    parent = clean(text(mount, "mountPath", "volumeMounts"))
+    return next((ours for ours in OUR_PATHS if _is_below(ours, parent)), None)
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 Knows nothing of HTTP and does no I/O but asking `Namespaces` for labels.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,6 +21,8 @@ from webhook.share import Denied, Share, asks_for_share, read_share, shown
 _TRUE = ("true", "yes", "1")
 _FALSE = ("false", "no", "0")
 _LINUX = "linux"
+# For all devices, and for one of them.
+_LIMIT_NAME = re.compile(names.MEMORY_LIMIT_ENV + "(_[0-9]+)?")
 
 
 class Namespaces(Protocol):
@@ -169,10 +172,7 @@ def _refuse_pod_security(namespace: str, namespaces: Namespaces) -> None:
 def _limit_warnings(pod: Pod, share: Share) -> list[Warned]:
     found = []
     trusted = share.trusted_config_map(pod)
-    limits = [name for name in share.target.env if name.startswith(names.MEMORY_LIMIT_ENV)]
-    for name in limits:
-        if not (name == names.MEMORY_LIMIT_ENV or name.startswith(names.MEMORY_LIMIT_ENV + "_")):
-            continue
+    for name in filter(_LIMIT_NAME.fullmatch, share.target.env):
         entry = share.target.env[name]
         value = entry.get("value")
         reference = injection.config_map_key(entry)
@@ -191,7 +191,7 @@ def _literal_limit(name: str, value: str, share: Share) -> list[Warned]:
         message = f"{name} is {shown(value)}, not a size such as 2048m: CUDA will not start in this container"
         return [Warned(reasons.LIMIT_UNREADABLE, message)]
     if limit is not None and share.memory_mib is not None and (limit == 0 or limit > share.memory_mib * MIB):
-        message = f"{name}={value} is above the share of {share.memory_mib} MiB and has no effect: it can only lower it"
+        message = f"{name} is {shown(value)}, above the share of {share.memory_mib} MiB: no effect, it can only lower"
         return [Warned(reasons.LIMIT_ABOVE_SHARE, message)]
     return []
 

@@ -146,7 +146,8 @@ QUOTA_SOURCE_FOREIGN = _denied(
 BYPASS_DENIED = _denied(
     "BypassDenied",
     403,
-    "The container has privileges with which it can get round the limit, and the administrator refuses that.",
+    "The container has privileges or volumes with which it can get round the limit, and the administrator refuses "
+    "that.",
     "Drop what the message names.",
 )
 
@@ -178,7 +179,7 @@ CONTROL_IGNORED = _add(
 BYPASS_POSSIBLE = _add(
     "BypassPossible",
     Outcome.WARNING,
-    "The container has privileges with which it can get round the limit.",
+    "The container has privileges or volumes with which it can get round the limit.",
     "Drop what the message names.",
 )
 SECCOMP_UNCONFINED = _add(

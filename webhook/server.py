@@ -7,6 +7,7 @@ from typing import Any
 
 from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
+from gunicorn.errors import AppImportError
 
 from webhook.config import Settings, SettingsError
 
@@ -69,7 +70,10 @@ class Application(BaseApplication):  # type: ignore[misc] # gunicorn has no type
         from webhook.endpoint import Services  # noqa: PLC0415
         from webhook.runtime import Runtime  # noqa: PLC0415
 
-        self.runtime = Runtime(self.settings)
+        try:
+            self.runtime = Runtime(self.settings)
+        except OSError as error:  # no credentials for the API server: nothing that a new worker could mend
+            raise AppImportError(f"webhook: {error}") from None
         self.runtime.start()
         services = Services(self.settings.rules, self.runtime.namespaces, self.runtime.metrics, self.runtime.health)
         return create_app(services, self.settings.server.max_body_bytes)
