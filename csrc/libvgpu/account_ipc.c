@@ -32,6 +32,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
     return result;
 }
 
+/* Where the memory lies: not always on the device of the context that it was opened in. */
+static int device_of_memory(struct vgpu_process *process, CUdeviceptr pointer, int otherwise) {
+    int ordinal = -1;
+    return real_cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) == CUDA_SUCCESS &&
+                   ordinal >= 0 && ordinal < process->cuda_devices
+               ? process->index_of[ordinal]
+               : otherwise;
+}
+
 /* The size shows only once the memory is open; what then doesn't fit is closed again. */
 static CUresult opened(struct vgpu_process *process, CUdeviceptr pointer, uint64_t key) {
     struct vgpu_entry import = {.key = pointer, .data = key, .kind = VGPU_KIND_BUFFER};
@@ -48,6 +57,7 @@ static CUresult opened(struct vgpu_process *process, CUdeviceptr pointer, uint64
         import.device = (uint8_t)place.device;
         import.context = place.context;
     }
+    import.device = (uint8_t)device_of_memory(process, pointer, import.device);
     if (!vgpu_share_open(process, key, &shared_bytes)) {
         if (real_cuMemGetAddressRange_v2(&base, &size, pointer) != CUDA_SUCCESS) size = VGPU_BLOCK_BYTES;
         uint64_t bytes = vgpu_whole_blocks(size);
@@ -118,11 +128,52 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
     return result;
 }
 
+/* No call tells the size of an allocation that comes from elsewhere, but mapping more of it than there is fails: the
+ * most that can be mapped is looked for, in address space that is given back. 0 if it can't be found out: then it is
+ * charged when it is mapped. */
+static uint64_t size_by_trial(const struct vgpu_process *process, CUmemGenericAllocationHandle handle, int device) {
+    CUdeviceptr space = 0;
+    uint64_t card_bytes = process->cuda_total_bytes[device];
+    uint64_t most = vgpu_whole_blocks(card_bytes ? card_bytes : process->nvml_total_bytes[device]) / VGPU_BLOCK_BYTES;
+    uint64_t fits = 0, space_bytes = most * VGPU_BLOCK_BYTES;
+    if (!most || real_cuMemAddressReserve(&space, space_bytes, 0, 0, 0) != CUDA_SUCCESS) return 0;
+    for (uint64_t trial = 1; fits < most; trial = fits + (most - fits + 1) / 2) {
+        if (real_cuMemMap(space, trial * VGPU_BLOCK_BYTES, 0, handle, 0) == CUDA_SUCCESS) {
+            real_cuMemUnmap(space, trial * VGPU_BLOCK_BYTES);
+            fits = trial;
+        } else {
+            most = trial - 1;
+        }
+    }
+    real_cuMemAddressFree(space, space_bytes);
+    return fits * VGPU_BLOCK_BYTES;
+}
+
+/* With vmm_lock. From this container: charged to its owner. From elsewhere: here, once, whoever else here imports it.
+ */
+static CUresult imported(struct vgpu_process *process, CUmemGenericAllocationHandle handle, int device, uint64_t key) {
+    struct vgpu_entry fresh = {.device = (uint8_t)device};
+    uint64_t shared_bytes;
+    if (vgpu_share_open(process, key, &shared_bytes)) {
+        fresh.data = key;
+    } else {
+        fresh.bytes = size_by_trial(process, handle, device);
+        CUresult result = vgpu_charge(process, device, VGPU_KIND_BUFFER, fresh.bytes);
+        if (result != CUDA_SUCCESS) return result;
+        if (fresh.bytes && vgpu_share_publish(process, key, device, fresh.bytes, false)) fresh.data = key;
+    }
+    if (vgpu_vmm_enter(process, handle, &fresh)) return CUDA_SUCCESS;
+    if (fresh.data)
+        vgpu_share_close(process, key);
+    else
+        vgpu_uncharge(process, device, VGPU_KIND_BUFFER, fresh.bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
                                         CUmemAllocationHandleType shHandleType) {
     VGPU_BEGIN(process, real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType));
     CUmemAllocationProp properties;
-    uint64_t bytes = 0;
     vgpu_private_lock(&process->vmm_lock);
     CUresult result = real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
     if (result == CUDA_SUCCESS && real_cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS) {
@@ -132,13 +183,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
                        : shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(osHandle, sizeof(CUmemFabricHandle))
                                                                    : 0;
         if (device >= 0) {
-            struct vgpu_entry fresh = {.device = (uint8_t)device};
-            if (vgpu_vmm_of_handle(process, *handle)) { /* exported or imported here before: used once more */
+            if (vgpu_vmm_of_handle(process, *handle)) /* exported or imported here before: used once more */
                 vgpu_table_refer(&process->tables[VGPU_HANDLES], *handle, 1, NULL, NULL);
-            } else {
-                if (vgpu_share_open(process, key, &bytes)) fresh.data = key;
-                vgpu_vmm_enter(process, *handle, &fresh);
-            }
+            else
+                result = imported(process, *handle, device, key);
+            if (result != CUDA_SUCCESS) real_cuMemRelease(*handle);
         }
     }
     vgpu_private_unlock(&process->vmm_lock);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,27 @@ def test_part_of_a_box_of_tiles_that_is_mapped_again_leaves_the_rest_charged(gro
     assert charged(ground) == CONTEXT + GIB + 2 * MIB
     assert worker.map_tile(array, 0, 0, 4) == 0
     assert charged(ground) == CONTEXT + 2 * MIB
+
+
+def test_an_allocation_from_elsewhere_is_charged_when_it_is_imported_not_only_when_it_is_mapped(ground: Ground) -> None:
+    user = ground.worker()
+    results = []
+    for _ in range(3):
+        elsewhere = ground.bare()
+        memory = elsewhere.vmm_create(1500 * MIB, 0, 1, 1)[1]
+        results.append(user.vmm_import(elsewhere.pid, elsewhere.vmm_export(memory)[1])[0])
+        elsewhere.end()
+    assert results == [0, OOM, OOM]
+    assert charged(ground) == CONTEXT + 1500 * MIB == ground.held()
+
+
+def test_memory_from_elsewhere_is_charged_on_the_device_where_it_lies(make_ground: Callable[..., Ground]) -> None:
+    ground = make_ground("T4", "T4")
+    elsewhere, user = ground.bare(), ground.worker(device=1)
+    handle = elsewhere.ipc_get(elsewhere.alloc(GIB)[1])[1]
+    assert user.ipc_open(handle)[0] == 0
+    elsewhere.end()
+    assert [ground.ledger(device=i)["used"] for i in (0, 1)] == [ground.held(card=i) for i in (0, 1)] == [GIB, CONTEXT]
 
 
 # ---- nobody hangs, nobody dies ----
