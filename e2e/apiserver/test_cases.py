@@ -128,3 +128,28 @@ def _is_default(entry: Any) -> bool:
     if str(entry.get("key")).startswith("node.kubernetes.io/"):
         return True
     return str(entry.get("name")).startswith("kube-api-access-") and entry["name"] != "kube-api-access-zcrnp"
+
+
+CONTAINER = {"name": "main", "image": "registry.example/cuda:12"}
+# What the webhook needs no rule for: pod spec, and the API server's own word about it.
+REFUSED_BY_THE_API_SERVER = {
+    "two containers of one name": ({"initContainers": [CONTAINER], "containers": [CONTAINER]}, "Duplicate value"),
+    "two volumes of one name": (
+        {"volumes": [{"name": "own", "emptyDir": {}}] * 2, "containers": [CONTAINER]},
+        "Duplicate value",
+    ),
+    "an ephemeral container at creation": (
+        {"containers": [CONTAINER], "ephemeralContainers": [{**CONTAINER, "name": "debugger"}]},
+        "cannot be set on create",
+    ),
+}
+
+
+def test_api_server_itself_refuses_what_the_webhook_lets_through(release: Release) -> None:
+    """No pod in which a name could mean two things, or a container be added that nobody looked at, is ever stored."""
+    release.install({})
+    with release.serving():
+        for what, (spec, word) in REFUSED_BY_THE_API_SERVER.items():
+            share = {"metadata": {"name": "job", "annotations": {"gpu-memory": "4096"}}, "spec": spec}
+            status, answer = release.post(share)
+            assert (status, word in answer["message"]) == (422, True), f"{what}: {status} {answer.get('message')}"
