@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "message.h"
 #include "step.h"
@@ -199,22 +200,32 @@ uint64_t vgpu_used(struct vgpu_process *process, int device) {
     return used;
 }
 
-/* All threads of this process need the old region's lock to change bytes, so while we hold it they can't, and once they
+static void abandon(struct vgpu_member *member) {
+    vgpu_region_leave(member);
+    munmap(member, sizeof *member);
+}
+
+/* The old member stays as it is, since another thread may be about to lock it.
+ * All threads of this process need the old region's lock to change bytes, so while we hold it they can't, and once they
  * get it they see that another member is current. */
 void vgpu_charge_follow_region(struct vgpu_process *process) {
-    struct vgpu_member *old = process->member, *fresh = NULL;
-    const char *why = "too many regions";
-    for (int i = 0; i < 4 && !fresh; i++)
-        if (!process->members[i].region) fresh = &process->members[i];
-    int error = fresh ? vgpu_region_join(fresh, old->path, old->rules, &why) : -EMFILE;
-    if (error != 0) {
+    struct vgpu_member *old = process->member;
+    struct vgpu_member *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) {
+        process->stale = true;
+        return;
+    }
+    madvise(fresh, sizeof *fresh, MADV_DONTFORK);
+    const char *why = "";
+    if (vgpu_region_join(fresh, old->path, old->rules, &why) != 0) {
+        munmap(fresh, sizeof *fresh);
         if (!process->stale)
             vgpu_message(VGPU_ERROR, "%s is gone (%s): nothing is granted until it is back", old->path, why);
         process->stale = true;
         return;
     }
     if (vgpu_region_lock(old) != 0) {
-        vgpu_region_leave(fresh);
+        abandon(fresh);
         process->stale = true;
         return;
     }
@@ -237,7 +248,7 @@ void vgpu_charge_follow_region(struct vgpu_process *process) {
         process->stale = false;
         vgpu_region_unlock(fresh);
     } else {
-        vgpu_region_leave(fresh);
+        abandon(fresh);
         process->stale = true;
     }
     vgpu_region_unlock(old);

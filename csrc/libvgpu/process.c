@@ -91,7 +91,7 @@ static void warn_about_unenforced(void) {
 }
 
 static void join(struct vgpu_process *process) {
-    struct vgpu_member *member = &process->members[0];
+    struct vgpu_member *member = &process->first_member;
     struct vgpu_region_rules rules = {false, false};
     char path[VGPU_PATH_BYTES] = VGPU_REGION_DIR "/" VGPU_REGION_FILE;
     const char *why = "";
@@ -170,7 +170,7 @@ struct vgpu_process *vgpu_process_attach(bool with_cuda) {
 void vgpu_process_retry(struct vgpu_process *process) {
     vgpu_private_lock(&process->attach_lock);
     if (process->state == VGPU_REFUSED) {
-        struct vgpu_member *member = &process->members[0];
+        struct vgpu_member *member = &process->first_member;
         vgpu_region_leave(member);
         process->member = NULL;
         __atomic_store_n(&process->state, VGPU_NEW, __ATOMIC_RELEASE);

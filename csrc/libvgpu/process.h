@@ -104,7 +104,7 @@ struct vgpu_process {
     uint64_t graph_bytes[VGPU_MAX_DEVICES];    /* charged for the driver's reserve for graphs */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
-    struct vgpu_member members[4];
+    struct vgpu_member first_member;
     struct vgpu_quota_texts texts;
     struct vgpu_gate gate;
     uint32_t host_pid; /* by which NVML knows this process; 0: not found out yet */

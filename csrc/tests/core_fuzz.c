@@ -81,9 +81,9 @@ static void scribbles(void) {
     snprintf(shares, sizeof shares, "%s.shares", path);
     struct vgpu_process *process = calloc(1, sizeof *process), *other = calloc(1, sizeof *other);
     CHECK(process && other, "no memory");
-    CHECK(vgpu_region_join(&process->members[0], path, rules, &why) == 0, "%s", why);
-    CHECK(vgpu_region_join(&other->members[0], path, rules, &why) == 0, "%s", why);
-    process->member = &process->members[0];
+    CHECK(vgpu_region_join(&process->first_member, path, rules, &why) == 0, "%s", why);
+    CHECK(vgpu_region_join(&other->first_member, path, rules, &why) == 0, "%s", why);
+    process->member = &process->first_member;
     process->limit_bytes[0] = process->limit_bytes[15] = 1 << 30;
     unsigned char *bytes = (unsigned char *)process->member->region;
     unsigned char *share_bytes = (unsigned char *)process->member->shares;

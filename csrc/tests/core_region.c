@@ -45,9 +45,9 @@ static struct vgpu_process *attach(uint64_t limit_bytes) {
     struct vgpu_process *process = calloc(1, sizeof *process);
     const char *why = "";
     CHECK(process, "no memory");
-    int error = vgpu_region_join(&process->members[0], path, no_rules, &why);
+    int error = vgpu_region_join(&process->first_member, path, no_rules, &why);
     CHECK(error == 0, "%s: %s", why, strerror(-error));
-    process->member = &process->members[0];
+    process->member = &process->first_member;
     process->member->region->header.device_count = 1;
     strcpy(process->member->region->devices[0].uuid, "GPU-test");
     process->limit_bytes[0] = limit_bytes;

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -147,3 +148,12 @@ def test_what_another_user_left_half_made_blocks_nobody(ground: Ground, tmp_path
     assert "counts for itself" not in worker.stderr()
     assert ground.region.stat().st_uid == 54321
     assert all(path.exists() for path in left)
+
+
+def test_a_region_that_is_removed_again_and_again_is_made_again(ground: Ground) -> None:
+    worker = ground.worker()
+    for _ in range(6):
+        ground.region.unlink()
+        sleep(1.2)  # the library looks once a second
+        assert worker.alloc(16 * MIB)[0] == 0, worker.stderr()
+        assert charged(ground) == ground.held()
