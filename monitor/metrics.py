@@ -3,32 +3,44 @@
 from dataclasses import dataclass, field
 
 from monitor.evidence import CardRow, Evidence, Row
-from monitor.exposition import Metric, Page, label_set
+from monitor.exposition import Metric, Page
+from monitor.messages import Ledger
 from monitor.states import STATES
 
-CARD = ("device_index", "device_uuid", "device_type")
+CARD = ("device_index", "device_uuid")
 CONTAINER = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
-LEGACY_CARD = ("deviceidx", "deviceuuid", "devicetype")
-LEGACY_CONTAINER = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
-ZONE = 'zone="vGPU"'
-OWN_CARD = ("device_index", "device_uuid")
+HAMI_CARD = (*CARD, "device_type", "zone")
+HAMI_CONTAINER = (*CONTAINER, "zone")
+LEGACY_CARD = ("deviceidx", "deviceuuid", "devicetype", "zone")
+LEGACY_CONTAINER = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
+ZONE = "vGPU"
 G, C = "gauge", "counter"
 
 HAMI = (
-    Metric("hami_host_gpu_memory_used_bytes", G, CARD, "Memory in use on the card, as NVML says."),
-    Metric("hami_host_gpu_utilization_ratio", G, CARD, "Load of the card, as NVML says (0 to 1)."),
+    Metric("hami_host_gpu_memory_used_bytes", G, HAMI_CARD, "Memory in use on the card, as NVML says."),
+    Metric("hami_host_gpu_utilization_ratio", G, HAMI_CARD, "Load of the card, as NVML says (0 to 1)."),
     Metric(
-        "hami_vgpu_memory_used_bytes", G, CONTAINER, "Memory that the container's living processes are charged for."
+        "hami_vgpu_memory_used_bytes",
+        G,
+        HAMI_CONTAINER,
+        "Memory that the container's living processes are charged for.",
     ),
     Metric(
-        "hami_vgpu_memory_limit_bytes", G, CONTAINER, "Limit that the library enforces; the card's size without one."
+        "hami_vgpu_memory_limit_bytes",
+        G,
+        HAMI_CONTAINER,
+        "Limit that the library enforces; the card's size without one.",
     ),
-    Metric("hami_container_device_memory_bytes", G, CONTAINER, "Sum of context, module and buffer bytes."),
-    Metric("hami_container_device_utilization_ratio", G, CONTAINER, "Load of the card by the container (0 to 1)."),
-    Metric("hami_container_last_kernel_elapsed_seconds", G, CONTAINER, "Time since a kernel launch was last noticed."),
-    Metric("hami_vgpu_memory_context_bytes", G, CONTAINER, "Part of the used bytes: the driver's own, per context."),
-    Metric("hami_vgpu_memory_module_bytes", G, CONTAINER, "Part of the used bytes: loaded modules."),
-    Metric("hami_vgpu_memory_buffer_bytes", G, CONTAINER, "Part of the used bytes: what the program asked for."),
+    Metric("hami_container_device_memory_bytes", G, HAMI_CONTAINER, "Sum of context, module and buffer bytes."),
+    Metric("hami_container_device_utilization_ratio", G, HAMI_CONTAINER, "Load of the card by the container (0 to 1)."),
+    Metric(
+        "hami_container_last_kernel_elapsed_seconds", G, HAMI_CONTAINER, "Time since a kernel launch was last noticed."
+    ),
+    Metric(
+        "hami_vgpu_memory_context_bytes", G, HAMI_CONTAINER, "Part of the used bytes: the driver's own, per context."
+    ),
+    Metric("hami_vgpu_memory_module_bytes", G, HAMI_CONTAINER, "Part of the used bytes: loaded modules."),
+    Metric("hami_vgpu_memory_buffer_bytes", G, HAMI_CONTAINER, "Part of the used bytes: what the program asked for."),
 )
 
 OWN = (
@@ -49,15 +61,13 @@ OWN = (
     Metric(
         "kai_isolator_region_problem", G, (*CONTAINER[:3], "problem"), "1 where the container's ledger is unreadable."
     ),
-    Metric("kai_isolator_card_memory_bytes", G, OWN_CARD, "Size of the card's memory."),
-    Metric("kai_isolator_card_promised_bytes", G, OWN_CARD, "Sum of the shares promised on the card."),
-    Metric(
-        "kai_isolator_card_promised_ratio", G, OWN_CARD, "Promised shares against the card; above 1: oversubscribed."
-    ),
+    Metric("kai_isolator_card_memory_bytes", G, CARD, "Size of the card's memory."),
+    Metric("kai_isolator_card_promised_bytes", G, CARD, "Sum of the shares promised on the card."),
+    Metric("kai_isolator_card_promised_ratio", G, CARD, "Promised shares against the card; above 1: oversubscribed."),
     Metric(
         "kai_isolator_card_unmanaged_bytes",
         G,
-        (*OWN_CARD, "holder"),
+        (*CARD, "holder"),
         "Memory held outside of any share: by processes of no known pod (unknown), by containers without a share "
         "(no_share), by nobody that NVML lists (unlisted).",
     ),
@@ -124,88 +134,81 @@ def render(report: Report, legacy: bool = False) -> bytes:
 
 def _card(page: Page, row: CardRow, legacy: bool) -> None:
     card = row.card
-    values = card.index, card.uuid, f"NVIDIA-{card.name}"
-    labels = f"{label_set(CARD, values)},{ZONE}"
+    own = card.index, card.uuid
+    labels = *own, f"NVIDIA-{card.name}", ZONE
     page.add("hami_host_gpu_memory_used_bytes", labels, card.used)
     page.add("hami_host_gpu_utilization_ratio", labels, card.utilization)
     if legacy:
-        old = f"{label_set(LEGACY_CARD, values)},{ZONE}"
-        page.add("HostGPUMemoryUsage", old, card.used)
-        page.add("HostCoreUtilization", old, None if card.utilization is None else card.utilization * 100)
-    own = label_set(OWN_CARD, values[:2])
+        page.add("HostGPUMemoryUsage", labels, card.used)
+        page.add("HostCoreUtilization", labels, _percent(card.utilization))
     page.add("kai_isolator_card_memory_bytes", own, card.total)
     page.add("kai_isolator_card_promised_bytes", own, row.promised)
     page.add("kai_isolator_card_promised_ratio", own, row.promised / card.total if card.total else None)
     for holder, held in (("unknown", row.unknown), ("no_share", row.unshared), ("unlisted", row.unlisted)):
-        page.add("kai_isolator_card_unmanaged_bytes", f'{own},holder="{holder}"', held)
+        page.add("kai_isolator_card_unmanaged_bytes", (*own, holder), held)
 
 
 def _row(page: Page, row: Row, legacy: bool) -> None:
-    values = row.namespace, row.pod, row.container, row.vdevice, row.device_uuid
-    own = label_set(CONTAINER, values)
-    ledger = row.ledger
-    if ledger:
-        labels = f"{own},{ZONE}"
-        limit = row.enforced if row.enforced is not None else ledger.physical
-        page.add("hami_vgpu_memory_used_bytes", labels, row.tracked)
-        page.add("hami_vgpu_memory_limit_bytes", labels, limit)
-        page.add("hami_container_device_memory_bytes", labels, row.tracked)
-        page.add("hami_container_device_utilization_ratio", labels, row.utilization)
-        page.add("hami_container_last_kernel_elapsed_seconds", labels, row.last_kernel)
-        page.add("hami_vgpu_memory_context_bytes", labels, ledger.context)
-        page.add("hami_vgpu_memory_module_bytes", labels, ledger.module)
-        page.add("hami_vgpu_memory_buffer_bytes", labels, ledger.buffer)
-        if legacy:
-            _legacy_row(page, row, f"{label_set(LEGACY_CONTAINER, values)},{ZONE}", limit)
-        page.add("kai_isolator_enforced_bytes", own, row.enforced)
-        page.add("kai_isolator_tracked_bytes", own, row.tracked)
-        page.add("kai_isolator_peak_bytes", own, ledger.peak)
-        page.add("kai_isolator_quota_used_ratio", own, row.tracked / row.enforced if row.enforced else None)
-        page.add("kai_isolator_refusals_total", own, ledger.refusals)
-        if ledger.refusals:
-            page.add("kai_isolator_refused_largest_bytes", own, ledger.refused_largest)
-            page.add("kai_isolator_refused_last_timestamp_seconds", own, ledger.refused_last_ns / 1e9)
+    own = row.namespace, row.pod, row.container, row.vdevice, row.device_uuid
+    if row.ledger:
+        _ledger(page, row, row.ledger, own, legacy)
     if row.promise:
-        page.add("kai_isolator_promised_bytes", f'{own},source="{row.promise.source}"', row.promise.promised)
+        page.add("kai_isolator_promised_bytes", (*own, row.promise.source), row.promise.promised)
     page.add("kai_isolator_real_bytes", own, row.real)
     page.add("kai_isolator_unaccounted_bytes", own, row.unaccounted)
     if row.state:
-        page.add_one_of("kai_isolator_state", own, "state", STATES, row.state)
+        for state in STATES:
+            page.add("kai_isolator_state", (*own, state), int(state == row.state))
 
 
-def _legacy_row(page: Page, row: Row, labels: str, limit: int) -> None:
-    ledger = row.ledger
-    if ledger is None:
-        return
-    page.add("vGPU_device_memory_usage_in_bytes", labels, row.tracked)
-    page.add("vGPU_device_memory_limit_in_bytes", labels, limit)
-    parts = label_set(
-        ("context", "module", "data", "offset"), (str(ledger.context), str(ledger.module), str(ledger.buffer), "0")
-    )
-    page.add("Device_memory_desc_of_container", f"{labels},{parts}", row.tracked)
-    load = row.utilization
-    page.add("Device_utilization_desc_of_container", labels, None if load is None else load * 100)
-    page.add("Device_last_kernel_of_container", labels, row.last_kernel)
+def _ledger(page: Page, row: Row, ledger: Ledger, own: tuple[str, ...], legacy: bool) -> None:
+    labels = *own, ZONE
+    limit = row.enforced if row.enforced is not None else ledger.physical
+    page.add("hami_vgpu_memory_used_bytes", labels, row.tracked)
+    page.add("hami_vgpu_memory_limit_bytes", labels, limit)
+    page.add("hami_container_device_memory_bytes", labels, row.tracked)
+    page.add("hami_container_device_utilization_ratio", labels, row.utilization)
+    page.add("hami_container_last_kernel_elapsed_seconds", labels, row.last_kernel)
+    page.add("hami_vgpu_memory_context_bytes", labels, ledger.context)
+    page.add("hami_vgpu_memory_module_bytes", labels, ledger.module)
+    page.add("hami_vgpu_memory_buffer_bytes", labels, ledger.buffer)
+    if legacy:
+        parts = str(ledger.context), str(ledger.module), str(ledger.buffer), "0"
+        page.add("vGPU_device_memory_usage_in_bytes", labels, row.tracked)
+        page.add("vGPU_device_memory_limit_in_bytes", labels, limit)
+        page.add("Device_memory_desc_of_container", (*labels, *parts), row.tracked)
+        page.add("Device_utilization_desc_of_container", labels, _percent(row.utilization))
+        page.add("Device_last_kernel_of_container", labels, row.last_kernel)
+    page.add("kai_isolator_enforced_bytes", own, row.enforced)
+    page.add("kai_isolator_tracked_bytes", own, row.tracked)
+    page.add("kai_isolator_peak_bytes", own, ledger.peak)
+    page.add("kai_isolator_quota_used_ratio", own, row.tracked / row.enforced if row.enforced else None)
+    page.add("kai_isolator_refusals_total", own, ledger.refusals)
+    if ledger.refusals:
+        page.add("kai_isolator_refused_largest_bytes", own, ledger.refused_largest)
+        page.add("kai_isolator_refused_last_timestamp_seconds", own, ledger.refused_last_ns / 1e9)
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio * 100
 
 
 def _containers(page: Page, evidence: Evidence) -> None:
     counts = {(r.namespace, r.pod, r.container): r.processes for r in evidence.rows if r.ledger}
     for names, count in counts.items():
-        page.add("kai_isolator_processes", label_set(CONTAINER[:3], names), count)
-    for namespace, pod, container, problem in evidence.bad_regions:
-        labels = label_set((*CONTAINER[:3], "problem"), (namespace, pod, container, problem))
-        page.add("kai_isolator_region_problem", labels, 1)
+        page.add("kai_isolator_processes", names, count)
+    for bad in evidence.bad_regions:
+        page.add("kai_isolator_region_problem", bad, 1)
 
 
 def _self(page: Page, report: Report) -> None:
     for source, health in report.sources.items():
-        labels = label_set(("source",), (source,))
-        page.add("kai_isolator_source_up", labels, int(health.up))
-        page.add("kai_isolator_source_errors_total", labels, health.errors)
-        page.add("kai_isolator_source_last_success_timestamp_seconds", labels, health.last_success)
+        page.add("kai_isolator_source_up", (source,), int(health.up))
+        page.add("kai_isolator_source_errors_total", (source,), health.errors)
+        page.add("kai_isolator_source_last_success_timestamp_seconds", (source,), health.last_success)
     for problem, count in sorted(report.bad_regions.items()):
-        page.add("kai_isolator_bad_regions_total", label_set(("problem",), (problem,)), count)
+        page.add("kai_isolator_bad_regions_total", (problem,), count)
     for state, count in sorted(report.events.items()):
-        page.add("kai_isolator_events_total", label_set(("state",), (state,)), count)
-    page.add("kai_isolator_update_seconds", "", report.update_seconds)
-    page.add("kai_isolator_build_info", label_set(("version", "abi"), (report.version, str(report.abi))), 1)
+        page.add("kai_isolator_events_total", (state,), count)
+    page.add("kai_isolator_update_seconds", (), report.update_seconds)
+    page.add("kai_isolator_build_info", (report.version, str(report.abi)), 1)
