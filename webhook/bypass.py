@@ -4,7 +4,7 @@ import posixpath
 
 from webhook import names
 from webhook.conflicts import covered
-from webhook.pod import Object, Pod, mapping
+from webhook.pod import Object, Pod, mapping, text
 from webhook.share import Share, shown
 
 _CAPABILITIES = ("ALL", "SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT")
@@ -26,7 +26,7 @@ def find(pod: Pod, share: Share, library_base: str) -> list[str]:
     # What lies in a volume can be removed by another container that mounts the volume too, and the mount on it goes
     # with it. A region that went is noticed by the library, which then grants nothing.
     found += [
-        f"a writable volume {shown(str(mount['name']))} over {path}"
+        f"a writable volume {shown(text(mount, 'name', share.target.where))} over {path}"
         for mount in share.target.mounts
         if (path := covered(mount)) and path != names.REGION_DIR
     ]
