@@ -19,6 +19,7 @@ CONFIGURATION = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigura
 MERGE = {"Content-Type": "application/merge-patch+json"}
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 SHARE = {"gpu-memory": "4096"}
+PODS = "/api/v1/namespaces/tenant/pods"
 RELEASES = Path(__file__).parent / "releases"  # each release's rendering, kept when it is made
 
 
@@ -128,11 +129,19 @@ def test_ephemeral_container_is_let_into_other_pods(release: Release) -> None:
 
 
 def test_pod_that_lost_its_mounts_is_not_stored(release: Release) -> None:
-    """A webhook that runs after ours drops a volume: the last look finds it."""
+    """A webhook that runs after ours drops them, or puts a container in front of the one that has them."""
+    moved = _pod("moved", SHARE)
+    _, injected = _create(release, _pod("whole", SHARE))
+    moved["spec"] = {key: injected["spec"][key] for key in ("containers", "volumes")}
+    moved["spec"]["containers"].insert(0, {"name": "in-front", "image": "x"})
     stored = copy.deepcopy(release.cluster.get(CONFIGURATION))
     assert release.cluster.request("DELETE", CONFIGURATION)[0] == 200
     try:
         _eventually_refused(release, "reached storage without the library")
+        status, answer = release.cluster.request("POST", f"{PODS}?dryRun=All", moved)
+        assert (status, "reached storage without the library" in answer["message"]) == (403, True)
+        moved["metadata"]["annotations"]["gpu-fraction-container-name"] = "main"
+        assert release.cluster.request("POST", f"{PODS}?dryRun=All", moved)[0] == 201
     finally:
         for field in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
             stored["metadata"].pop(field)
