@@ -76,9 +76,12 @@ static inline struct vgpu_member *lock_current(struct vgpu_process *process) {
 }
 
 static void count_refusal(struct vgpu_region_device *card, uint64_t bytes) {
-    card->refusals++;
-    card->refused_last_unix_ns = vgpu_clock_ns(CLOCK_REALTIME_COARSE);
-    if (bytes > card->refused_largest_bytes) card->refused_largest_bytes = bytes;
+    uint64_t largest = __atomic_load_n(&card->refused_largest_bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&card->refusals, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&card->refused_last_unix_ns, vgpu_clock_ns(CLOCK_REALTIME_COARSE), __ATOMIC_RELAXED);
+    while (bytes > largest && !__atomic_compare_exchange_n(&card->refused_largest_bytes, &largest, bytes, true,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
 }
 
 static uint64_t add_saturated(uint64_t a, uint64_t b) {
@@ -102,36 +105,73 @@ static bool look(struct vgpu_process *process, int device, uint64_t now_ns) {
     return found;
 }
 
+static bool fits(uint64_t used, uint64_t limit, uint64_t bytes) {
+    return used <= limit && bytes <= limit - used;
+}
+
+/* Is it plain without the lock that the request doesn't fit? Programs that ask in a loop for what they can't have would
+ * otherwise be in everybody's way. Only as long as nobody has the lock: what a dead owner left half done is set right
+ * by the next one who takes it. */
+static bool is_too_much(struct vgpu_process *process, int device, uint64_t bytes, uint64_t *used, bool *holds_all) {
+    const struct vgpu_member *member = __atomic_load_n(&process->member, __ATOMIC_ACQUIRE);
+    const uint64_t *lock = &member->region->header.lock, *total = &member->region->devices[device].used_bytes;
+    uint64_t limit = __atomic_load_n(&process->limit_bytes[device], __ATOMIC_RELAXED);
+    if (__builtin_expect(fits(__atomic_load_n(total, __ATOMIC_RELAXED), limit, bytes), 1) || process->stale ||
+        __atomic_load_n(&process->in_debt, __ATOMIC_RELAXED) || __atomic_load_n(lock, __ATOMIC_ACQUIRE) != 0)
+        return false;
+    *used = __atomic_load_n(total, __ATOMIC_RELAXED);
+    *holds_all = !member->shared || *used == own_total(member, device);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return !fits(*used, limit, bytes) && __atomic_load_n(lock, __ATOMIC_RELAXED) == 0;
+}
+
+static CUresult refuse(struct vgpu_process *process, const struct vgpu_member *member, int device, uint64_t used,
+                       uint64_t bytes, bool loudly) {
+    if (!loudly) return CUDA_ERROR_OUT_OF_MEMORY;
+    count_refusal(&member->region->devices[device], bytes);
+    if (process->stale)
+        vgpu_message(VGPU_ERROR, "%s is gone: request refused", member->path);
+    else
+        vgpu_message_refused(device, add_saturated(used, bytes),
+                             __atomic_load_n(&process->limit_bytes[device], __ATOMIC_RELAXED));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult charge(struct vgpu_process *process, int device, enum vgpu_kind kind, uint64_t bytes, bool loudly) {
     bool looked = false;
     if (__builtin_expect((unsigned)device >= VGPU_MAX_DEVICES, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
     for (;;) {
+        bool holds_all;
+        uint64_t used, now_ns;
+        if (__builtin_expect(is_too_much(process, device, bytes, &used, &holds_all), 0)) {
+            if (holds_all || looked || !look_is_due(process, &now_ns))
+                return refuse(process, __atomic_load_n(&process->member, __ATOMIC_ACQUIRE), device, used, bytes,
+                              loudly);
+            looked = true;
+            look(process, device, now_ns);
+            continue;
+        }
         struct vgpu_member *member = lock_current(process);
         if (!member) {
             vgpu_message(VGPU_ERROR, "a stopped process holds the region's lock: request refused");
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         struct vgpu_region_device *card = &member->region->devices[device];
-        uint64_t used = card->used_bytes, limit = __atomic_load_n(&process->limit_bytes[device], __ATOMIC_RELAXED);
-        if (__builtin_expect(used <= limit && bytes <= limit - used && !process->stale, 1)) {
+        uint64_t limit = __atomic_load_n(&process->limit_bytes[device], __ATOMIC_RELAXED);
+        used = card->used_bytes;
+        if (__builtin_expect(fits(used, limit, bytes) && !process->stale, 1)) {
             add(member, device, kind, bytes);
             vgpu_region_unlock(member);
             return CUDA_SUCCESS;
         }
-        uint64_t now_ns;
         if (!looked && member->shared && used != own_total(member, device) && look_is_due(process, &now_ns)) {
             vgpu_region_unlock(member);
             looked = true;
             look(process, device, now_ns);
             continue;
         }
-        if (loudly) count_refusal(card, bytes);
         vgpu_region_unlock(member);
-        if (loudly && process->stale)
-            vgpu_message(VGPU_ERROR, "%s is gone: request refused", member->path);
-        else if (loudly)
-            vgpu_message_refused(device, add_saturated(used, bytes), limit);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refuse(process, member, device, used, bytes, loudly);
     }
 }
 

@@ -7,6 +7,7 @@
  * Who may write what
  *   lock            compare-and-swap only; 0 is free, else the owner's token (slot index + 1, slot generation)
  *   devices[], used bytes of slots, slot state     only the owner of the lock
+ *   refusals and what belongs to them              everybody, without the lock (relaxed, atomic)
  *   launches        the slot's own process, without the lock (relaxed)
  *
  * Who is alive: while a process has the region mapped, it holds an open-file-description write lock (F_OFD_SETLK) on
