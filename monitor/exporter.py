@@ -68,6 +68,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     timeout = CONNECTION_SECONDS
+    disable_nagle_algorithm = True  # or a page waits 40 ms for the client's word that it has the headers
     protocol_version = "HTTP/1.1"
     server_version = "kai-isolator-monitor"
     sys_version = ""
@@ -103,8 +104,13 @@ def pages(updater: Updater, settings: Settings) -> dict[str, Callable[[], tuple[
         return 200, "application/json", body + b"\n"
 
     def health() -> tuple[int, str, bytes]:
-        alive = updater.age() < 3 * (settings.interval + late)
-        return (200, "text/plain", b"ok\n") if alive else (503, "text/plain", b"updates hang\n")
+        # A source that fails is no reason to be restarted or not to be scraped: that is what source_up is for.
+        age, limit = updater.age(), 3 * (settings.interval + late)
+        if age is None:
+            return 503, "text/plain", b"no update has ended yet\n"
+        if age > limit:
+            return 503, "text/plain", b"no update has ended for %d s, the log says why\n" % age
+        return 200, "text/plain", b"ok\n"
 
     return {"/metrics": page, "/evidence": evidence, "/healthz": health}
 

@@ -104,7 +104,7 @@ class Updater:
         self._turn = threading.Condition()
         self._started = self._finished = 0
         self._running = False
-        self._ended = clock()
+        self._ended: float | None = None
         self._report = Report(Evidence())
 
     def update(self) -> Report:
@@ -156,9 +156,9 @@ class Updater:
                 self._sources.succeed(name)
         return scan
 
-    def age(self) -> float:
-        """Seconds since the last update ended."""
-        return self._clock() - self._ended
+    def age(self) -> float | None:
+        """Seconds since an update ended well, with whatever sources; None before the first."""
+        return None if self._ended is None else self._clock() - self._ended
 
     def fresh(self, seconds: float) -> Report:
         """Give a report begun after this call, shared with all who ask meanwhile; the last one if it's late."""
@@ -172,15 +172,16 @@ class Updater:
                 return self._report
             self._running = True
             self._started += 1
-        report = self._report
+        report, ended = self._report, self._ended
         try:
             report = self.update()
+            ended = self._clock()
         except Exception:
             log.exception("update failed")
         with self._turn:
             self._report = report
             self._running = False
             self._finished = self._started
-            self._ended = self._clock()
+            self._ended = ended
             self._turn.notify_all()
         return report

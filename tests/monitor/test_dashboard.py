@@ -59,6 +59,9 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     assert len(set(names)) == len(names)
     for rule in rules():
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}, rule["alert"]
+        assert all(len(text) > 20 for text in rule["annotations"].values()), rule["alert"]
+        named = set(re.findall(r"kai_isolator_\w+|hami_\w+", " ".join(rule["annotations"].values())))
+        assert named <= KNOWN.keys(), f"{rule['alert']} sends people to metrics that aren't there"
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
 
 
@@ -85,3 +88,16 @@ def test_panels_dont_overlap_and_have_titles_and_a_datasource_of_the_users_choic
         assert panel["title"]
     assert len(ids) == len(DASHBOARD["panels"])
     assert {panel["datasource"]["uid"] for panel in panels()} == {"${datasource}"}
+
+
+def test_cluster_node_and_pod_each_have_a_row_whose_panels_ask_for_it() -> None:
+    rows: dict[str, list[str]] = {}
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] == "row":
+            asked = rows[panel["title"]] = []
+        else:
+            asked += [target["expr"] for target in panel["targets"]]
+    assert list(rows) == ["Cluster", "Node $node", "Pod $namespace/$pod"]
+    assert not any("$node" in query or "$pod" in query for query in rows["Cluster"])
+    assert all('node=~"$node"' in query for query in rows["Node $node"])
+    assert all('namespace=~"$namespace", pod=~"$pod"' in query for query in rows["Pod $namespace/$pod"])

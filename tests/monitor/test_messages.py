@@ -89,3 +89,24 @@ def test_the_reader_finds_itself_in_no_pod(node: Node) -> None:
 
 def test_a_proc_that_is_none_is_an_error(node: Node, tmp_path: Path) -> None:
     assert "proc" in reader.scan(node.root, tmp_path, [], by_mount=False).errors
+
+
+def test_control_groups_that_cant_be_read_are_an_error_and_spare_the_other_processes(
+    node: Node, tmp_path: Path
+) -> None:
+    """Version 1 and 2 come by the same file of /proc, so they fail as that source does."""
+    uid, container = "0f1e2d3c-1111-4222-8333-444455556666", "ab" * 32
+    groups = {
+        "1": f"4:memory:/kubepods/burstable/pod{uid}/{container}\n",
+        "2": f"0::/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/cri-containerd-{container}.scope\n",
+    }
+    for pid, text in groups.items():
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cgroup").write_text(text)
+    (tmp_path / "3" / "cgroup").mkdir(parents=True)  # whatever the reason, it can't be read
+    (tmp_path / "self").symlink_to("1")
+    scan = reader.scan(node.root, tmp_path, [1, 2, 3], by_mount=False)
+    assert {pid: (h.pod_uid, h.container_id) for pid, h in scan.holdings.items()} == dict.fromkeys(
+        (1, 2), (uid, container)
+    )
+    assert scan.errors == {"proc": (1, f"{tmp_path}/3: Is a directory")}

@@ -1,5 +1,6 @@
 """The real program: two processes, its pages, its manners at the start and at the end."""
 
+import http.client
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from monitor import region
 from tests.monitor.conftest import ROOT, Monitor, samples, state, value
 from tests.monitor.tree import MIB, Node, WrittenDevice, WrittenSlot, uid
 
@@ -40,7 +42,7 @@ def exporter_of(monitor: Monitor) -> int:
 
 
 def test_a_scrape_shows_the_regions_as_they_are_now(node: Node, start: Start) -> None:
-    region = quick_start(node)
+    written = quick_start(node)
     monitor = start(node.root, "--pods-file", str(node.pods_file()), env=without_driver())
     page = monitor.get()
     assert value(page, "hami_vgpu_memory_used_bytes", pod="train") == 3174 * MIB
@@ -49,7 +51,7 @@ def test_a_scrape_shows_the_regions_as_they_are_now(node: Node, start: Start) ->
     assert state(page, "train") == "enforced"
     node.close()
     assert value(monitor.get(), "hami_vgpu_memory_used_bytes", pod="train") == 0, "the process is dead"
-    shutil.rmtree(region.parents[3])
+    shutil.rmtree(written.parents[3])
     node.pods.clear()
     node.pods_file()
     assert "train" not in monitor.get(), "the pod is gone and so are its series"
@@ -211,13 +213,46 @@ def test_legacy_names_come_only_when_asked_for(node: Node, start: Start) -> None
     assert set(old["vGPU_device_memory_usage_in_bytes"].values()) == {3174 * MIB}
 
 
+def test_healthz_fails_when_updates_no_longer_end(node: Node, start: Start) -> None:
+    """The reader is stopped, as by a filesystem that hangs: scrapes go on, with the sources that are left."""
+    monitor = start(node.root, "--interval", "0.1", "--deadline", "0.2", env=without_driver())
+    monitor.get()
+    assert monitor.get("/healthz") == "ok\n"
+    monitor.process.send_signal(signal.SIGSTOP)
+    try:
+        assert value(monitor.get(), "kai_isolator_source_up", source="regions") == 0
+        assert monitor.get("/healthz") == "ok\n"
+    finally:
+        monitor.process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + 20
+    while value(monitor.get(), "kai_isolator_source_up", source="regions") == 0:
+        assert time.monotonic() < deadline, "the reader goes on and isn't asked"
+
+
+def test_a_driver_that_is_installed_later_is_found_by_the_running_program(
+    node: Node, start: Start, tmp_path: Path
+) -> None:
+    built = ROOT / "build" / "simgpu"
+    card, driver = tmp_path / "card", tmp_path / "driver"
+    driver.mkdir()
+    subprocess.run([built / "simgpu", "create", "--state", card, "--card", "T4"], check=True)
+    env = {**without_driver(), "LD_LIBRARY_PATH": str(driver), "SIMGPU_STATE": str(card)}
+    monitor = start(node.root, env=env)
+    assert value(monitor.get(), "kai_isolator_source_up", source="nvml") == 0
+    shutil.copy(built / "libnvidia-ml.so.1", driver)
+    page = monitor.get()
+    assert value(page, "kai_isolator_source_up", source="nvml") == 1
+    assert value(page, "kai_isolator_card_memory_bytes", device_index="0") == 15360 * MIB
+
+
 def test_no_scrape_leaves_a_file_open_or_memory_behind(node: Node, start: Start) -> None:
-    """300 scrapes of a node with good, bad and changing regions: open files and memory stay as they were."""
+    """1,000 scrapes of a node with good, bad and changing regions: open files and memory stay as they were."""
     for i in range(20):
         pod = node.pod(i, f"p{i}", ASKED)
         path = node.region(pod, [WrittenDevice()], {0: WrittenSlot([(1, 1, 1)])})
         if i % 5 == 0:
             path.write_bytes(os.urandom(5000))
+    good = path.read_bytes()
     monitor = start(node.root, "--pods-file", str(node.pods_file()), env=without_driver())
     pids = (monitor.process.pid, exporter_of(monitor))
 
@@ -227,12 +262,20 @@ def test_no_scrape_leaves_a_file_open_or_memory_behind(node: Node, start: Start)
     def opened() -> list[int]:
         return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
 
-    for _ in range(60):
-        monitor.get()
+    def scrape(times: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", monitor.port, timeout=30)
+        for number in range(times):
+            if number % 50 == 0:
+                path.write_bytes(os.urandom(region.REGION_BYTES))
+                path.write_bytes(good)
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().read()
+        connection.close()
+
+    scrape(100)
     files = opened()
     before = resident()
-    for _ in range(300):
-        monitor.get()
+    scrape(1000)
     deadline = time.monotonic() + 20
     while any(now > before for now, before in zip(opened(), files, strict=True)):  # a connection may be closing yet
         assert time.monotonic() < deadline, (opened(), files)

@@ -134,10 +134,12 @@ def test_a_file_cut_while_it_is_read_is_refused(node: Node) -> None:
 
 
 def test_stray_files_are_never_listed(node: Node) -> None:
-    """A tenant's folder is opened by name only, so what else lies there costs nothing."""
+    """A tenant's folder is opened by name only, so what else lies there, 100,000 files here, costs nothing."""
     path = node.region(uid(1), [WrittenDevice()])
-    for i in range(2000):
-        (path.parent / f"stray-{i}").touch()
+    target = path.parent / "stray"
+    target.touch()
+    for i in range(100_000):
+        os.link(target, f"{target}-{i}") if i % 30_000 else (target := path.parent / f"stray-{i}").touch()
     calls = []
     original = os.scandir
 

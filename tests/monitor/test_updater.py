@@ -205,3 +205,17 @@ def test_a_scrape_that_cant_wait_gets_the_last_picture() -> None:
     assert bench.updater.fresh(0.05) is first
     bench.release()
     thread.join()
+
+
+def test_age_counts_from_the_last_update_that_ended_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    bench = Bench()
+    monkeypatch.setattr(bench.updater, "_clock", lambda: now[0])
+    assert bench.updater.age() is None, "nothing can be served yet"
+    bench.cards.trouble = CardsError("no driver")
+    bench.updater.fresh(30)
+    assert bench.updater.age() == 0, "a source that fails is no failure of the update"
+    now[0] += 7
+    monkeypatch.setattr(bench.updater, "update", lambda: 1 / 0)
+    bench.updater.fresh(30)
+    assert bench.updater.age() == 7
