@@ -140,7 +140,10 @@ static CUresult create_array(struct vgpu_process *process, const struct creation
                                .device = (uint8_t)place.device,
                                .kind = VGPU_KIND_BUFFER,
                                .context = place.context};
-    if (vgpu_table_put(&process->tables[VGPU_ARRAYS], &entry) == 0) return CUDA_SUCCESS;
+    struct vgpu_entry old;
+    int known = vgpu_table_exchange(&process->tables[VGPU_ARRAYS], &entry, &old);
+    if (known == 1) vgpu_array_freed(process, &old);
+    if (known >= 0) return CUDA_SUCCESS;
     creation->destroy(*handle);
     unreserve(process, place.device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -19,7 +19,10 @@ static CUresult remember(struct vgpu_process *process, const struct vgpu_place *
                                .device = (uint8_t)place->device,
                                .kind = VGPU_KIND_BUFFER,
                                .context = place->context};
-    if (__builtin_expect(vgpu_table_put(&process->tables[VGPU_POINTERS], &entry) == 0, 1)) return CUDA_SUCCESS;
+    struct vgpu_entry old;
+    int known = vgpu_table_exchange(&process->tables[VGPU_POINTERS], &entry, &old);
+    if (__builtin_expect(known == 1, 0)) vgpu_linear_freed(process, &old);
+    if (__builtin_expect(known >= 0, 1)) return CUDA_SUCCESS;
     real_cuMemFree_v2(pointer);
     vgpu_uncharge(process, place->device, VGPU_KIND_BUFFER, charged_bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -10,9 +10,12 @@
 #include "syscalls.h"
 #include "table.h"
 
-#define PROBES        8
-#define MOST_WAIT_NS  UINT64_C(20000000)  /* for a request in flight */
-#define MOST_DELAY_NS UINT64_C(100000000) /* of a request, whatever became of who measures */
+#define PROBES          8
+#define MOST_STUCK_NS   UINT64_C(1000000000) /* for requests in flight of which none ends */
+#define AGAIN_STUCK_NS  UINT64_C(50000000)   /* the same where that was in vain just before */
+#define MOST_WAIT_NS    UINT64_C(2000000000) /* for all of them */
+#define MOST_PASSING_NS UINT64_C(100000000)  /* for those who waited while it was closed last */
+#define MOST_DELAY_NS   UINT64_C(3000000000) /* of a request: who measures was lost */
 
 struct vgpu_gate_place *vgpu_gate_find(struct vgpu_gate *gate, uint64_t thread) {
     unsigned home = vgpu_gate_home(thread);
@@ -33,12 +36,17 @@ struct vgpu_gate_place *vgpu_gate_find(struct vgpu_gate *gate, uint64_t thread) 
     do {                                                                                                               \
         int kept_errno = errno;                                                                                        \
         uint64_t end_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + MOST_DELAY_NS;                                              \
+        __atomic_fetch_add(&(gate)->waiting, 1, __ATOMIC_RELAXED);                                                     \
         do {                                                                                                           \
             out;                                                                                                       \
-            vgpu_nap(20000);                                                                                           \
+            do                                                                                                         \
+                vgpu_nap(20000);                                                                                       \
+            while (__atomic_load_n(&(gate)->closed, __ATOMIC_RELAXED) && vgpu_clock_ns(CLOCK_MONOTONIC) < end_ns);     \
             in;                                                                                                        \
             __atomic_thread_fence(__ATOMIC_SEQ_CST);                                                                   \
         } while (__atomic_load_n(&(gate)->closed, __ATOMIC_SEQ_CST) && vgpu_clock_ns(CLOCK_MONOTONIC) < end_ns);       \
+        __atomic_fetch_sub(&(gate)->waiting, 1, __ATOMIC_RELAXED);                                                     \
+        if (vgpu_clock_ns(CLOCK_MONOTONIC) >= end_ns) __atomic_store_n(&(gate)->closed, 0, __ATOMIC_RELEASE);          \
         errno = kept_errno;                                                                                            \
     } while (0)
 
@@ -55,12 +63,33 @@ void vgpu_gate_enter_crowd(struct vgpu_gate *gate) {
              __atomic_fetch_sub(&gate->crowd, 1, __ATOMIC_RELEASE));
 }
 
-static bool is_empty(const struct vgpu_gate *gate, uint64_t own) {
+static unsigned others_inside(const struct vgpu_gate *gate, uint64_t own) {
+    unsigned count = __atomic_load_n(&gate->crowd, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < VGPU_GATE_PLACES; i++)
-        if (__atomic_load_n(&gate->places[i].inside, __ATOMIC_ACQUIRE) &&
-            __atomic_load_n(&gate->places[i].thread, __ATOMIC_RELAXED) != own)
-            return false;
-    return __atomic_load_n(&gate->crowd, __ATOMIC_ACQUIRE) == 0;
+        count += __atomic_load_n(&gate->places[i].inside, __ATOMIC_ACQUIRE) &&
+                 __atomic_load_n(&gate->places[i].thread, __ATOMIC_RELAXED) != own;
+    return count;
+}
+
+/* As long as they become fewer: hundreds of threads on few processors take their time. */
+static void wait_until_empty(struct vgpu_gate *gate, uint64_t own) {
+    uint64_t patience_ns = gate->stuck ? AGAIN_STUCK_NS : MOST_STUCK_NS;
+    uint64_t now_ns = vgpu_clock_ns(CLOCK_MONOTONIC), give_up_ns = now_ns + patience_ns, end_ns = now_ns + MOST_WAIT_NS;
+    unsigned least = UINT32_MAX, count;
+    for (unsigned round = 0; (count = others_inside(gate, own)) != 0; round++) {
+        now_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
+        if (count < least) {
+            least = count;
+            give_up_ns = now_ns + patience_ns;
+        }
+        gate->stuck = now_ns >= give_up_ns || now_ns >= end_ns;
+        if (gate->stuck) return;
+        if (round < 100)
+            sched_yield();
+        else
+            vgpu_nap(20000);
+    }
+    gate->stuck = false;
 }
 
 /* A processor that hasn't seen the gate closed hasn't shown what it wrote either. Where the kernel has no membarrier
@@ -71,18 +100,21 @@ static void make_seen(struct vgpu_gate *gate) {
     if (!gate->has_barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) vgpu_nap(100000);
 }
 
+/* Who loads one module after the other would keep out for good those who wait since the first. */
+static void let_pass(const struct vgpu_gate *gate) {
+    uint64_t end_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + MOST_PASSING_NS;
+    while (__atomic_load_n(&gate->waiting, __ATOMIC_RELAXED) && vgpu_clock_ns(CLOCK_MONOTONIC) < end_ns)
+        vgpu_nap(20000);
+}
+
 void vgpu_gate_close(struct vgpu_gate *gate) {
     uint64_t own = vgpu_gate_thread();
     int kept_errno = errno;
     vgpu_private_lock(&gate->lock);
+    let_pass(gate);
     __atomic_store_n(&gate->closed, 1, __ATOMIC_SEQ_CST);
     make_seen(gate);
-    uint64_t end_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + MOST_WAIT_NS;
-    for (unsigned round = 0; !is_empty(gate, own) && vgpu_clock_ns(CLOCK_MONOTONIC) < end_ns; round++)
-        if (round < 100)
-            sched_yield();
-        else
-            vgpu_nap(20000);
+    wait_until_empty(gate, own);
     errno = kept_errno;
 }
 

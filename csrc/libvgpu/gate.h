@@ -20,10 +20,12 @@ struct vgpu_gate_place {
 } __attribute__((aligned(64)));
 
 struct vgpu_gate {
-    uint32_t lock;   /* of who measures */
-    uint32_t closed; /* 1: requests wait outside */
-    uint32_t crowd;  /* requests in flight of threads that found no place */
+    uint32_t lock;    /* of who measures */
+    uint32_t closed;  /* 1: requests wait outside */
+    uint32_t waiting; /* requests outside */
+    uint32_t crowd;   /* requests in flight of threads that found no place */
     bool has_barrier;
+    bool stuck; /* the last wait for requests in flight was in vain */
     struct vgpu_gate_place places[VGPU_GATE_PLACES];
 };
 

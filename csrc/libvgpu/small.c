@@ -2,6 +2,7 @@
 
 #include "charge.h"
 #include "hooks.h"
+#include "linear.h"
 #include "share.h"
 
 #define UNIT_BYTES   UINT64_C(512)
@@ -136,6 +137,7 @@ static CUresult account(struct vgpu_process *process, const struct vgpu_place *p
                                  .device = (uint8_t)place->device,
                                  .kind = VGPU_KIND_BUFFER,
                                  .context = place->context};
+    struct vgpu_entry old;
     struct vgpu_table *blocks = &process->tables[VGPU_BLOCKS];
     int64_t references = vgpu_table_refer(blocks, block_of(pointer), 1, &block, NULL);
     if (references < 0) {
@@ -152,11 +154,10 @@ static CUresult account(struct vgpu_process *process, const struct vgpu_place *p
     }
     note_place(process, place->device, units_of(bytes), references == 1);
     __atomic_add_fetch(&process->small[place->device].linear, ONE_REQUEST + units_of(bytes), __ATOMIC_RELAXED);
-    if (vgpu_table_put(&process->tables[VGPU_POINTERS], &request) != 0) {
-        vgpu_small_freed(process, &request);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return CUDA_SUCCESS;
+    int known = vgpu_table_exchange(&process->tables[VGPU_POINTERS], &request, &old);
+    if (known == 1) vgpu_linear_freed(process, &old);
+    if (known < 0) vgpu_small_freed(process, &request);
+    return known < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 /* Only a guess at whether a new block is needed; what the driver did is looked at afterwards. */

@@ -56,11 +56,13 @@ static inline struct vgpu_entry *seek(const struct vgpu_table *table, uint64_t k
 }
 
 /* There is room. Who is further from home takes the place of who is nearer: along a run the homes are in order, so a
- * removal can stop moving others back at the first that is at home. True if the key is new. */
-static bool insert(struct vgpu_table *table, const struct vgpu_entry *given) {
+ * removal can stop moving others back at the first that is at home. True if the key is new; else
+ * what stood there goes to `old`, unless that is NULL. */
+static bool insert(struct vgpu_table *table, const struct vgpu_entry *given, struct vgpu_entry *old) {
     uint64_t mask = table->capacity - 1, at = home(table, given->key), from_home = 0;
     for (; table->entries[at].key != 0; from_home++, at = (at + 1) & mask) {
         if (table->entries[at].key == given->key) {
+            if (old) *old = table->entries[at];
             table->entries[at] = *given;
             return false;
         }
@@ -94,7 +96,7 @@ static int grow(struct vgpu_table *table) {
     madvise(bigger.entries, bytes, MADV_HUGEPAGE);
     errno = kept_errno;
     for (uint64_t i = 0; i < table->capacity; i++)
-        if (table->entries[i].key) insert(&bigger, &table->entries[i]);
+        if (table->entries[i].key) insert(&bigger, &table->entries[i], NULL);
     if (table->entries) munmap(table->entries, table->capacity * sizeof *table->entries);
     table->entries = bigger.entries;
     table->shift = bigger.shift;
@@ -110,7 +112,7 @@ static int make_room(struct vgpu_table *table) {
 
 static int put(struct vgpu_table *table, const struct vgpu_entry *entry) {
     int error = make_room(table);
-    if (error == 0) table->count += insert(table, entry);
+    if (error == 0) table->count += insert(table, entry, NULL);
     return error;
 }
 
@@ -130,6 +132,18 @@ int vgpu_table_put(struct vgpu_table *table, const struct vgpu_entry *entry) {
     int error = put(table, entry);
     vgpu_private_unlock(&table->lock);
     return error;
+}
+
+int vgpu_table_exchange(struct vgpu_table *table, const struct vgpu_entry *entry, struct vgpu_entry *old) {
+    vgpu_private_lock(&table->lock);
+    int result = make_room(table);
+    if (result == 0) {
+        bool fresh = insert(table, entry, old);
+        table->count += fresh;
+        result = !fresh;
+    }
+    vgpu_private_unlock(&table->lock);
+    return result;
 }
 
 int vgpu_table_reserve(struct vgpu_table *table) {

@@ -31,6 +31,10 @@ struct vgpu_table {
 /* Puts a copy of `entry` in; one with the same key is replaced. 0 or -ENOMEM. */
 int vgpu_table_put(struct vgpu_table *table, const struct vgpu_entry *entry);
 
+/* The same; 1 if there was one with the same key, which goes to `old`: the driver has given out an address or a handle
+ * again that it took back with a context, and whoever saw that context die hasn't got to it yet. */
+int vgpu_table_exchange(struct vgpu_table *table, const struct vgpu_entry *entry, struct vgpu_entry *old);
+
 /* Makes sure that the next put succeeds. 0 or -ENOMEM. */
 int vgpu_table_reserve(struct vgpu_table *table);
 
