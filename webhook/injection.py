@@ -41,7 +41,16 @@ def build(pod: Pod, share: Share, library_base: str) -> Injection:
     }
     env[names.CONTAINER_NAME_ENV] = {"name": names.CONTAINER_NAME_ENV, "value": share.target.name}
     source = _limit_source(pod, share)
-    return Injection(_volumes(f"{library_base}/abi-{names.ABI}", source), _mounts(share.target.name), env, source)
+    library_dir = f"{library_base}/abi-{_abi(pod, library_base)}"
+    return Injection(_volumes(library_dir, source), _mounts(share.target.name), env, source)
+
+
+def _abi(pod: Pod, library_base: str) -> int:
+    """Return the abi that a replica of the last or the next release gave this pod in an earlier call, else ours."""
+    host_path = pod.volumes.get(names.LIBRARY_VOLUME, {}).get("hostPath")
+    path = host_path.get("path") if isinstance(host_path, dict) else None
+    neighbours = {f"{library_base}/abi-{abi}": abi for abi in (names.ABI - 1, names.ABI + 1) if abi > 0}
+    return neighbours.get(path, names.ABI) if isinstance(path, str) else names.ABI
 
 
 def _volumes(library_dir: str, limit_source: Object | None) -> dict[str, Object]:
