@@ -167,6 +167,11 @@ class Rules:
         "kata,kata-*,gvisor,runsc", _words, "runtime classes (with * and ?) in which a share can't be enforced"
     )
 
+    def check(self) -> None:
+        """Raise SettingsError for values that don't go together."""
+        if (self.opt_out is OptOut.NAMESPACES) != bool(self.opt_out_namespaces):
+            raise SettingsError("--opt-out namespaces and --opt-out-namespaces belong together: give both")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -275,8 +280,8 @@ def load(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     unknown = sorted(set(_twins(environ)) - {f"{ENV_PREFIX}{name.upper()}" for name in given})
     if unknown:
         raise SettingsError(f"environment variable {unknown[0]} is no setting of the webhook (see --help)")
-    made[Server].check()
-    made[Tls].check()
+    for kind in made.values():
+        kind.check()
     return Settings(made[Rules], made[Server], made[Tls])
 
 

@@ -48,6 +48,7 @@ def test_help_names_each_option_and_its_variable() -> None:
         ([], {"KRI_WEBHOOK_LISTEN": "8443"}, "KRI_WEBHOOK_LISTEN"),
         ([], {"KRI_WEBHOOK_LISTENS": "x:1"}, "KRI_WEBHOOK_LISTENS"),
         (["--opt-out", "some"], {}, "everyone, namespaces, nobody"),
+        (["--tls-cert", "a", "--tls-key", "b", "--opt-out", "namespaces"], {}, "--opt-out-namespaces"),
         (["--tls-secret", "x"], {}, "--cluster"),
     ],
 )
