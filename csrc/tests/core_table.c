@@ -75,6 +75,14 @@ static void references_are_counted_to_the_last(void) {
     CHECK(table.count == 0 && vgpu_table_refer(&table, 5, -1, NULL, NULL) == -ENOENT, "gone");
 }
 
+static void an_exchanged_entry_is_handed_out_and_not_lost(void) {
+    struct vgpu_table table = {0};
+    struct vgpu_entry first = {.key = 5, .bytes = 7}, second = {.key = 5, .bytes = 9}, old = {.bytes = 1}, found;
+    CHECK(vgpu_table_exchange(&table, &first, &old) == 0 && old.bytes == 1, "fresh");
+    CHECK(vgpu_table_exchange(&table, &second, &old) == 1 && old.bytes == 7, "replaced");
+    CHECK(vgpu_table_take(&table, 5, &found) && found.bytes == 9 && table.count == 0, "once");
+}
+
 int main(int argc, char **argv) {
 #define CASE(name)                                                                                                     \
     {                                                                                                                  \
@@ -84,6 +92,7 @@ int main(int argc, char **argv) {
         CASE(agrees_with_a_plain_array_in_any_order),
         CASE(taking_each_takes_all_that_are_wanted_and_no_other),
         CASE(references_are_counted_to_the_last),
+        CASE(an_exchanged_entry_is_handed_out_and_not_lost),
     };
     return core_run(cases, (int)(sizeof cases / sizeof *cases), argc, argv);
 }
