@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 MIB = 1 << 20
 SLACK_BYTES = 100 * MIB
-SIZE = re.compile(r"([0-9]{1,18})(?:([kmgt])i?)?\Z", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,64})(?:([kmgt])i?)?\Z", re.IGNORECASE)
 FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -35,10 +35,11 @@ class Promise(NamedTuple):
 
 def parse_size(text: str) -> int | None:
     """Read a size such as 4147m, 4Gi or 1024 in bytes; None for anything else."""
-    match = SIZE.match(text.strip(" \t\r\n"))
+    match = SIZE.match(text.strip(" \t\n\v\f\r"))
     if not match:
         return None
-    return int(match[1]) * FACTORS[(match[2] or "").lower()]
+    size = int(match[1]) * FACTORS[(match[2] or "").lower()]
+    return size if size < 1 << 64 else None
 
 
 def parse_memory(text: str) -> int | None:
