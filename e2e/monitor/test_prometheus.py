@@ -1,18 +1,23 @@
 """The monitor's page before the real Prometheus: scraped, asked by every panel of the dashboard, alerted on."""
 
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.monitor import dashboard
 from e2e.monitor.prometheus import RULES, Prometheus, program
 from e2e.monitor.watched import BYPASS, WatchedChain
+from monitor.exposition import CONTENT_TYPE
 
 HERE = Path(__file__).parent
+GOLDEN = HERE.parents[1] / "tests" / "monitor" / "golden" / "metrics.txt"
 MIB = 1 << 20
 
 
@@ -22,7 +27,8 @@ def watched() -> Iterator[tuple[WatchedChain, str, Prometheus]]:
     with WatchedChain() as chain:
         address = chain.start_watching()
         with Prometheus([(address, "node-a")]) as prometheus:
-            greedy = "while vgpu-probe alloc 3g 2g; sleep 1; do true; done & exec vgpu-probe hold --busy 1g"
+            # (What is refused is larger than the share, so that it never takes what the other program needs.)
+            greedy = "while vgpu-probe alloc 5g; sleep 1; do true; done & exec vgpu-probe hold --busy 1g"
             chain.run_script("train", greedy)["main"].wait_for_log("held ")
             chain.run_script("rogue", BYPASS)["main"].wait_for_log("held ")
             prometheus.wait_for('kai_isolator_state{pod="rogue",state="bypassed"} == 1')
@@ -57,6 +63,38 @@ def test_prometheus_finds_nothing_wrong_with_the_page(watched: tuple[WatchedChai
     own = b"".join(line for line in page.splitlines(keepends=True) if b"kai_isolator_" in line.partition(b"{")[0])
     done = subprocess.run([program("promtool"), "check", "metrics"], input=own, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+class GoldenPage(BaseHTTPRequestHandler):
+    """Serves the checked-in page."""
+
+    def do_GET(self) -> None:
+        """Answer as the monitor does."""
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.end_headers()
+        self.wfile.write(GOLDEN.read_bytes())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's name)
+        """Say nothing."""
+
+
+def test_prometheus_reads_every_sample_of_the_golden_page_as_it_was_meant() -> None:
+    meant = {
+        (sample.name, *sorted((k, v) for k, v in sample.labels.items() if v)): sample.value  # "" is as good as none
+        for family in text_string_to_metric_families(GOLDEN.read_text())
+        for sample in family.samples
+    }
+    with ThreadingHTTPServer(("127.0.0.1", 0), GoldenPage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Prometheus([(f"127.0.0.1:{server.server_address[1]}", "node-a")]) as prometheus:
+            prometheus.wait_for("kai_isolator_build_info")
+            read = {}
+            for sample in prometheus.query('{node="node-a",__name__!~"up|scrape_.*"}'):
+                labels = {k: v for k, v in sample["metric"].items() if k not in ("node", "job", "instance")}
+                read[labels.pop("__name__"), *sorted(labels.items())] = float(sample["value"][1])
+        server.shutdown()
+    assert read == meant
 
 
 def test_what_prometheus_has_is_what_the_card_holds(watched: tuple[WatchedChain, str, Prometheus]) -> None:
