@@ -146,8 +146,8 @@ static int wait_for_lock(struct vgpu_member *member) {
             continue;
         }
         uint64_t now_ns = vgpu_clock_ns(CLOCK_MONOTONIC);
-        /* Another owner than before: there is progress. And a thread of this process isn't stopped while we run. */
-        if (owner != seen || owner == member->token) {
+        /* Another owner than before: there is progress. */
+        if (owner != seen) {
             seen = owner;
             since_ns = now_ns;
             judge_ns = now_ns + FIRST_JUDGE_NS;
@@ -165,7 +165,9 @@ static int wait_for_lock(struct vgpu_member *member) {
         }
         /* Looks are counted too: a container whose processor time is rationed stands still as a whole, and then the
          * owner isn't to blame. */
-        if (now_ns - since_ns > GIVE_UP_NS && ++looks > LEAST_LOOKS) return -EBUSY;
+        bool ours = owner == member->token; /* a thread that has no processor: threads aren't stopped one by one */
+        if (now_ns - since_ns > (ours ? 10 * GIVE_UP_NS : GIVE_UP_NS) && ++looks > (ours ? 40 : 1) * LEAST_LOOKS)
+            return -EBUSY;
         if (round < SPINS + 20) {
             sched_yield();
         } else {

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 import pytest
 
@@ -157,3 +157,21 @@ def test_a_region_that_is_removed_again_and_again_is_made_again(ground: Ground) 
         sleep(1.2)  # the library looks once a second
         assert worker.alloc(16 * MIB)[0] == 0, worker.stderr()
         assert charged(ground) == ground.held()
+
+
+def test_a_lock_that_seems_to_be_held_by_a_thread_of_ours_is_waited_for_at_most_a_few_seconds(ground: Ground) -> None:
+    """The lock word says so, because somebody scribbled; or a thread ended inside."""
+    worker = ground.worker()
+    raw = ground.region.read_bytes()
+    slots = range(256 + 16 * 256, len(raw), 640)
+    index, slot = next((i, at) for i, at in enumerate(slots) if int.from_bytes(raw[at : at + 4], "little") == 1)
+    with ground.region.open("r+b") as region:
+        region.seek(48)
+        region.write((index + 1).to_bytes(4, "little") + raw[slot + 4 : slot + 8])
+    began = monotonic()
+    assert worker.alloc(16 * MIB)[0] == OOM
+    assert monotonic() - began < 20
+    with ground.region.open("r+b") as region:
+        region.seek(48)
+        region.write(bytes(8))
+    assert worker.alloc(16 * MIB)[0] == 0
