@@ -18,7 +18,7 @@ ARCHIVE = ROOT / "build" / "images.tar"
 REGISTRY = "registry.test"  # no such host: what isn't on the node can't be pulled from anywhere
 TAG, NEXT, NEXT_ABI = "e2e", "next", "next-abi"
 NEXT_VERSION = "0.1.9"
-PROBE_IMAGE = "docker.io/kai-resource-isolator/probe:0.1.0"  # as quickstart.yaml names it
+PROBE_IMAGE = "localhost/kai-resource-isolator/probe:0.1.0"  # as quickstart.yaml names it
 
 # What the Dockerfiles may add to the Python image, unpacked.
 LIMITS_BYTES = {"webhook": 120 << 20, "libsync": 60 << 20}
