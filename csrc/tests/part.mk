@@ -16,3 +16,4 @@ include tests/account.mk
 include tests/core.mk
 include tests/bench.mk
 include tests/hardness.mk
+include tests/static.mk

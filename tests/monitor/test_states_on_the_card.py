@@ -5,6 +5,7 @@ The monitor runs beside them and is only scraped. Needs namespaces, as tests/one
 
 import json
 import shlex
+import shutil
 import sys
 import time
 import urllib.request
@@ -17,7 +18,7 @@ import pytest
 from e2e.onebox.chain import Chain
 from e2e.onebox.pod import Pod
 from monitor import region
-from tests.monitor.conftest import port_of, samples, state, value
+from tests.monitor.conftest import ROOT, port_of, samples, state, value
 from tests.monitor.tree import MIB
 
 GIB = 1 << 30
@@ -175,6 +176,17 @@ def test_a_program_with_its_own_linker_is_not_loaded(watched: Watched, run: Run)
     page = watched.wait_for(pod, "not_loaded")
     assert value(page, "kai_isolator_real_bytes", pod=pod.name) == GIB + CONTEXT
     assert value(page, "kai_isolator_unaccounted_bytes", pod=pod.name) == GIB + CONTEXT
+
+
+def test_a_static_program_is_not_loaded(watched: Watched, run: Run) -> None:
+    """It has no dynamic linker that could load anything, and a driver of its own making."""
+    image_etc = watched.chain.node.directory / "image" / "etc"  # the one folder that the image has of its own
+    shutil.copy(ROOT / "build" / "tests" / "static-hold", image_etc)
+    pod = run(f"exec /etc/static-hold {GIB}")
+    held(pod)
+    page = watched.wait_for(pod, "not_loaded")
+    assert value(page, "kai_isolator_real_bytes", pod=pod.name) == watched.chain.held_bytes(pod) == GIB + CONTEXT
+    assert value(page, "kai_isolator_tracked_bytes", pod=pod.name) is None, "no ledger knows of it"
 
 
 def test_a_covered_preload_file_is_not_loaded(watched: Watched, run: Run) -> None:
