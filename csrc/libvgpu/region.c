@@ -205,6 +205,7 @@ static int open_or_create(const struct file *file, const char *directory, const 
     }
     uint64_t until_ns = vgpu_clock_ns(CLOCK_MONOTONIC) + CREATE_WAIT_NS;
     while (flock(directory_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) break; /* no such locks here: two may make it, one gets its place */
         if (vgpu_clock_ns(CLOCK_MONOTONIC) > until_ns) {
             *why = "another process has been creating the region's file for 100 ms";
             vgpu_close(directory_fd);

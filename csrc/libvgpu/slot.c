@@ -222,12 +222,17 @@ int vgpu_slot_claim(struct vgpu_member *member, int fd, const char **why) {
     /* Free slots first, then those whose owner may have died. Each process begins elsewhere: hundreds that start at
      * once would otherwise all try the same ones. */
     uint32_t first = (uint32_t)getpid() % VGPU_MAX_SLOTS;
+    errno = 0;
     for (uint32_t pass = 0; pass < 2 && !found; pass++)
         for (uint32_t i = 0; i < VGPU_MAX_SLOTS && !found; i++) {
             uint32_t index = (first + i) % VGPU_MAX_SLOTS;
             if (__atomic_load_n(&region->slots[index].state, __ATOMIC_RELAXED) == pass)
                 found = take_slot_lock(member, fd, index);
         }
+    if (!found && errno && errno != EAGAIN && errno != EACCES) {
+        *why = "the region's file can't be locked here"; /* a kernel before 3.15, a seccomp filter */
+        return -errno;
+    }
     if (!found) {
         *why = "the region is full: 1024 processes of this container use the GPU";
         return -EUSERS;
