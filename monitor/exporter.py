@@ -14,12 +14,12 @@ from typing import Any
 
 from monitor import __version__, config, metrics
 from monitor.apiserver import ApiServer
-from monitor.cards import CardSource
 from monitor.cluster import ClusterPods
 from monitor.config import Settings
 from monitor.events import Events, Sink
 from monitor.exposition import CONTENT_TYPE
 from monitor.joiner import Joiner
+from monitor.nvml import Nvml
 from monitor.picture import picture
 from monitor.pipe import ReaderPipe
 from monitor.podfile import PodFile
@@ -115,12 +115,6 @@ def pages(updater: Updater, settings: Settings) -> dict[str, Callable[[], tuple[
     return {"/metrics": page, "/evidence": evidence, "/healthz": health}
 
 
-def _cards() -> CardSource:
-    from monitor.nvml import Nvml  # noqa: PLC0415 (only this process needs it)
-
-    return Nvml()
-
-
 def _pods(settings: Settings) -> tuple[PodSource | None, Sink | None]:
     if settings.pods_file:
         return PodFile(settings.pods_file), None
@@ -135,7 +129,7 @@ def build(settings: Settings, reader: ReaderPipe) -> Updater:
     pods, sink = _pods(settings)
     return Updater(
         reader=reader,
-        cards=_cards(),
+        cards=Nvml(),
         pods=pods,
         joiner=Joiner(settings.grace, settings.slack_mib * MIB),
         announcer=Events(sink, time.monotonic),
