@@ -262,12 +262,15 @@ static CUresult create(CUcontext *result, unsigned flags, CUdevice device) {
     driver_lock();
     CUcontext context = new_record(device);
     CUresult status = context ? activate_locked(context, flags) : CUDA_ERROR_OUT_OF_MEMORY;
-    driver_unlock();
     if (status == CUDA_SUCCESS) {
         context->retains = 1;
         status = push(context);
-        *result = context;
+        if (status == CUDA_SUCCESS)
+            *result = context;
+        else /* the thread's stack is full: what the context took goes back */
+            deactivate_locked(context);
     }
+    driver_unlock();
     return status;
 }
 

@@ -94,6 +94,17 @@ def test_context_that_does_not_fit_is_refused(run: Run) -> None:
     assert program.held()["contexts"] == 1
 
 
+def test_context_too_many_for_the_thread_leaves_nothing_behind(run: Run) -> None:
+    """Contexts are made on the calling thread's stack, which is finite."""
+    program = run()
+    made = 0
+    while program.code("cuCtxCreate_v2", Out(), 0, 0) == SUCCESS:
+        made += 1
+    assert 0 < made < 100
+    assert program.held()["contexts"] == 1 + made
+    assert program.held()["context_bytes"] == (1 + made) * CONTEXT
+
+
 def test_stack_of_contexts(run: Run) -> None:
     program = run()
     primary = program.number("cuCtxGetCurrent", Out())
