@@ -75,9 +75,9 @@ def test_where_no_namespaces_are_allowed_one_sentence_says_the_remedy() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_ended_demo_leaves_nothing_behind(number: int) -> None:
     """Ended while the first pod runs: no process, no directory of it is left."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "e2e.onebox.demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as demo:
+    # What a shell starts in the background ignores SIGINT, and so would its children.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "e2e.onebox.demo"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         assert demo.stdout is not None
         said = iter(demo.stdout.readline, "")
         directory = next(hit[1] for line in said if (hit := re.search(r"(/\S*/onebox/node-\w+)/", line)))
