@@ -4,8 +4,12 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from monitor import metrics, reader
 from monitor.cards import Card
@@ -152,6 +156,25 @@ def test_sizes_stay_exact() -> None:
     made = Page(metrics.OWN)
     made.add("kai_isolator_card_memory_bytes", ("0", T4), 2**53 - 1)
     assert set(samples(made.render().decode())["kai_isolator_card_memory_bytes"].values()) == {float(2**53 - 1)}
+
+
+def test_page_is_byte_for_byte_the_client_librarys() -> None:
+    """Odd names, no labels, counters, large and endless numbers."""
+    families: list[CounterMetricFamily | GaugeMetricFamily] = []
+    table = [m for m in metrics.OWN if m.name in ("kai_isolator_refusals_total", "kai_isolator_update_seconds")]
+    odd = ('a"b', "c\\d", "e\nf", "ü", "")
+    values = (0, 1, 2.5, 3328180224, 1e22, float("inf"), float("nan"))
+    made = Page(table)
+    for metric in table:
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.name, metric.text, labels=metric.labels)
+        for value in values:
+            labels = odd[: len(metric.labels)]
+            made.add(metric.name, labels, value)
+            family.add_metric(labels, value)
+        families.append(family)
+    collector = SimpleNamespace(collect=lambda: families)
+    assert made.render() == generate_latest(cast(CollectorRegistry, collector))
 
 
 def test_promtool_finds_nothing_wrong_with_own_names() -> None:
