@@ -31,7 +31,6 @@ DEVICE_BYTES = 256
 SLOT_BYTES = 640
 SLOTS_OFFSET = HEADER_BYTES + MAX_DEVICES * DEVICE_BYTES
 REGION_BYTES = SLOTS_OFFSET + MAX_SLOTS * SLOT_BYTES
-SLOT_FIXED_FIELDS = 7
 
 SOURCES = ("none", "kai", "gpu-memory", "gpu-fraction", "environment", "unlimited", "unusable")
 
