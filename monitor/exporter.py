@@ -5,11 +5,12 @@ import logging
 import os
 import signal
 import socket
+import socketserver
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from monitor import __version__, config, metrics
@@ -33,9 +34,14 @@ MAX_CONNECTIONS = 32
 CONNECTION_SECONDS = 10
 
 
-class Server(ThreadingHTTPServer):
-    """HTTP with a bounded number of connections, each of a bounded length."""
+class Server(socketserver.ThreadingTCPServer):
+    """HTTP with a bounded number of connections, each of a bounded length.
 
+    Not http.server's own: that asks the DNS for the host's name before it listens, and where the DNS is slow or gone
+    the node would be without metrics for as long.
+    """
+
+    allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 64
 

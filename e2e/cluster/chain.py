@@ -18,7 +18,7 @@ from e2e.cluster.cluster import Cluster
 from e2e.cluster.foreign import ForeignCluster
 from e2e.cluster.node import SIMULATED, Node
 from e2e.cluster.release import CHART, NAME
-from e2e.cluster.settings import NODE_NAME
+from e2e.cluster.settings import NODE_IP, NODE_NAME
 from e2e.images.catalog import PROBE_IMAGE, REGISTRY, TAG
 from e2e.onebox import kai as kai_rules
 
@@ -89,6 +89,7 @@ class Chain:
         files = [f"--kubeconfig={pki}/admin.kubeconfig", f"--certificate={pki}/kai.crt", f"--key={pki}/kai.key"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         self.own.spawn("kai", [sys.executable, "-m", "e2e.cluster.kai", *files], environment)
+        self.own.wait("KAI's webhook listens", lambda: self.own.listens(NODE_IP, kai.PORT), 60)
         configuration = kai.configuration((pki / "ca.crt").read_bytes())
         self.create("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", configuration)
 

@@ -134,6 +134,14 @@ class Cluster(Client):
         os.kill(int(pid[0]), signal.SIGTERM)  # nsenter's child: nsenter itself passes no signals on
         return program.wait(seconds)
 
+    def listens(self, host: str, port: int) -> bool:
+        """Whether a TCP port of the inside takes connections."""
+        try:
+            self.namespaces.connect(host, port).close()
+        except OSError:
+            return False
+        return True
+
     def log(self, name: str) -> Path:
         """The log of a program that was started by `spawn`."""
         return self.folder / "logs" / f"{name}.log"

@@ -6,13 +6,14 @@
 import argparse
 import base64
 import json
+import socketserver
 import ssl
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ class Api:
         request = urllib.request.Request(self._server + path, content, headers, method=method)  # noqa: S310
         with urllib.request.urlopen(request, context=self._context, timeout=10) as answer:  # noqa: S310
             return json.load(answer)
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """http.server's own asks the DNS for the host's name before it listens, and in here nobody answers."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 64
 
 
 class Admission(BaseHTTPRequestHandler):
@@ -164,10 +173,11 @@ def main() -> None:
     for flag in ("--kubeconfig", "--certificate", "--key"):
         parser.add_argument(flag, type=Path, required=True)
     given = parser.parse_args()
-    server = ThreadingHTTPServer((NODE_IP, PORT), Admission)
+    server = Server((NODE_IP, PORT), Admission)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(given.certificate, given.key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    # The handshake comes with the first read, in the connection's own thread: a slow client keeps nobody waiting.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     schedule(Api(given.kubeconfig))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor import region
+from monitor import exporter, region
 from tests.monitor.conftest import ROOT, Monitor, samples, state, value
 from tests.monitor.tree import MIB, Node, WrittenDevice, WrittenSlot, uid
 
@@ -194,6 +194,18 @@ def test_a_port_in_use_is_said(node: Node) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "can't listen on 127.0.0.1" in done.stderr
+
+
+def test_it_listens_without_asking_the_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """http.server's own class asks for the host's name first: 10 s and more where no DNS answers."""
+
+    def asked(*_: object) -> str:
+        raise AssertionError("it asked for a name")
+
+    for name in ("getfqdn", "gethostbyaddr", "gethostname"):
+        monkeypatch.setattr(socket, name, asked)
+    for host in ("127.0.0.1", "0.0.0.0"):  # noqa: S104
+        exporter.Server((host, 0), {}).server_close()
 
 
 def test_slow_and_silent_clients_hold_up_nobody(node: Node, start: Start) -> None:
