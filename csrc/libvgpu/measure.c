@@ -1,7 +1,7 @@
 #include "measure.h"
 
 #include <errno.h>
-#include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,116 +10,143 @@
 
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* inode of the host's own pid namespace, fixed in the kernel */
 
-static bool processes(nvmlDevice_t device, struct vgpu_measure *measure) {
-    nvmlProcessInfo_t infos[VGPU_MAX_NVML_PROCESSES];
-    unsigned int count = VGPU_MAX_NVML_PROCESSES;
-    nvmlReturn_t result = real_nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos);
-    if (result ==
-        NVML_ERROR_FUNCTION_NOT_FOUND) { /* a driver before 510: one struct less, the fields that matter same */
-        count = VGPU_MAX_NVML_PROCESSES;
-        result = real_nvmlDeviceGetComputeRunningProcesses_v2(device, &count, infos);
-    }
-    if (result != NVML_SUCCESS) return false;
-    for (unsigned int i = 0; i < count && i < VGPU_MAX_NVML_PROCESSES; i++) {
-        if (infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE) return false;
-        measure->processes[i].pid = infos[i].pid;
-        measure->processes[i].bytes = infos[i].usedGpuMemory;
-    }
-    measure->count = count < VGPU_MAX_NVML_PROCESSES ? count : VGPU_MAX_NVML_PROCESSES;
+/* Room for so many bytes; what was in it is lost. A forked child gets none of it. */
+static bool make_room(struct vgpu_list *list, size_t bytes) {
+    if (bytes <= list->room_bytes) return true;
+    size_t room_bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
+    void *memory = mmap(NULL, room_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    madvise(memory, room_bytes, MADV_DONTFORK);
+    if (list->memory) munmap(list->memory, list->room_bytes);
+    *list = (struct vgpu_list){memory, room_bytes};
     return true;
 }
 
-static void look(struct vgpu_process *process, int device, struct vgpu_measure *measure) {
+/* Who is on the card, into process->running: as many as there are. Others come while it is asked. */
+static bool list_processes(struct vgpu_process *process, nvmlDevice_t device, unsigned int *count) {
+    struct vgpu_list *list = &process->running;
+    unsigned int wanted = 1;
+    for (int attempt = 0; attempt < 8 && make_room(list, wanted * sizeof(nvmlProcessInfo_t)); attempt++) {
+        wanted = *count = (unsigned int)(list->room_bytes / sizeof(nvmlProcessInfo_t));
+        nvmlReturn_t result = real_nvmlDeviceGetComputeRunningProcesses_v3(device, count, list->memory);
+        if (result == NVML_ERROR_FUNCTION_NOT_FOUND) { /* a driver before 510, whose struct is the same */
+            *count = wanted;
+            result = real_nvmlDeviceGetComputeRunningProcesses_v2(device, count, list->memory);
+        }
+        if (result == NVML_SUCCESS) return *count <= wanted;
+        if (result != NVML_ERROR_INSUFFICIENT_SIZE) return false;
+        wanted = *count > wanted ? *count : wanted * 2;
+    }
+    return false;
+}
+
+static bool in_first_namespace(void) {
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == FIRST_PID_NAMESPACE;
+}
+
+static void note_seen(struct vgpu_process *process, const nvmlProcessInfo_t *running, unsigned int count) {
+    process->seen_count = 0;
+    if (!make_room(&process->seen, count * sizeof(uint32_t))) return;
+    uint32_t *seen = process->seen.memory;
+    for (; process->seen_count < count; process->seen_count++)
+        seen[process->seen_count] = running[process->seen_count].pid;
+}
+
+static bool was_seen(const struct vgpu_process *process, uint32_t pid) {
+    const uint32_t *seen = process->seen.memory;
+    for (unsigned int i = 0; i < process->seen_count; i++)
+        if (seen[i] == pid) return true;
+    return false;
+}
+
+/* Which of them is this process? NVML knows processes by the host's numbers. On the host itself that is ours. Elsewhere
+ * it is the one that appeared with our first context; where several did, it shows later, as the one that holds just
+ * what we are charged for. */
+static void find_own(struct vgpu_process *process, struct vgpu_measure *measure, const struct vgpu_measure *before,
+                     unsigned int count, uint64_t charged_bytes) {
+    const nvmlProcessInfo_t *running = process->running.memory;
+    uint32_t candidate = 0;
+    unsigned int candidates = 0;
+    if (measure->first_context && !before) {
+        if (in_first_namespace()) process->host_pid = (uint32_t)getpid();
+        note_seen(process, running, count);
+        return;
+    }
+    for (unsigned int i = 0; i < count; i++) {
+        if (measure->first_context ? was_seen(process, running[i].pid) : running[i].usedGpuMemory != charged_bytes)
+            continue;
+        candidate = running[i].pid;
+        if (candidates++ == 0 || running[i].usedGpuMemory < measure->least_fresh_bytes)
+            measure->least_fresh_bytes = running[i].usedGpuMemory;
+    }
+    if (measure->first_context) measure->fresh = candidates;
+    if (candidates == 1) process->host_pid = candidate;
+}
+
+static void look(struct vgpu_process *process, struct vgpu_measure *measure, const struct vgpu_measure *before) {
     const struct vgpu_member *member = process->member;
-    int kept_errno = errno;
     nvmlDevice_t handle;
     nvmlMemory_t memory;
-    measure->has_processes = measure->has_free = false;
-    measure->device = device;
-    const uint64_t *own_bytes = member->region->slots[member->slot].used_bytes[device];
-    measure->buffer_bytes = own_bytes[VGPU_KIND_BUFFER];
-    measure->all_bytes = own_bytes[VGPU_KIND_CONTEXT] + own_bytes[VGPU_KIND_MODULE] + own_bytes[VGPU_KIND_BUFFER];
+    unsigned int count;
+    const uint64_t *charged_bytes = member->region->slots[member->slot].used_bytes[measure->device];
+    uint64_t all_bytes = 0;
+    for (int kind = 0; kind < VGPU_KINDS; kind++)
+        all_bytes += charged_bytes[kind];
+    measure->buffer_bytes = charged_bytes[VGPU_KIND_BUFFER];
+    measure->first_context = process->context_count == 0;
     /* Kept initialised: the first time costs milliseconds, and modules are loaded by the hundred. Asked also where NVML
      * told no total: it lists the processes of a card with unified memory and of a MIG device all the same. */
     if (!process->nvml_held && vgpu_real_load_nvml()) process->nvml_held = real_nvmlInit_v2() == NVML_SUCCESS;
-    if (process->nvml_held) {
-        if (real_nvmlDeviceGetHandleByUUID(member->region->devices[device].uuid, &handle) == NVML_SUCCESS) {
-            measure->has_processes = processes(handle, measure);
-            measure->has_free = real_nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS;
-            measure->free_bytes = memory.free;
-        }
+    if (!process->nvml_held ||
+        real_nvmlDeviceGetHandleByUUID(member->region->devices[measure->device].uuid, &handle) != NVML_SUCCESS)
+        return;
+    if (list_processes(process, handle, &count)) {
+        const nvmlProcessInfo_t *running = process->running.memory;
+        if (!process->host_pid) find_own(process, measure, before, count, all_bytes);
+        measure->has_own = process->host_pid || (measure->first_context && !before);
+        for (unsigned int i = 0; process->host_pid && i < count; i++)
+            if (running[i].pid == process->host_pid) {
+                measure->listed = true;
+                measure->has_own = running[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE;
+                measure->own_bytes = running[i].usedGpuMemory;
+            }
     }
-    errno = kept_errno;
+    measure->has_free = real_nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS;
+    if (measure->has_free) measure->free_bytes = memory.free;
 }
 
 /* While no request is in flight, the ledger says of each what the card does. What pools gave back by themselves is
  * entered first. */
-void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *measure) {
+static void take_stock(struct vgpu_process *process, int device, struct vgpu_measure *measure,
+                       const struct vgpu_measure *before) {
+    int kept_errno = errno;
+    *measure = (struct vgpu_measure){.device = device};
     vgpu_gate_close(&process->gate);
     vgpu_pools_settle(process);
-    look(process, device, measure);
+    look(process, measure, before);
     vgpu_gate_open(&process->gate);
-}
-
-static uint64_t figure(const struct vgpu_measure *measure, uint32_t pid, bool *found) {
-    *found = false;
-    for (unsigned int i = 0; i < measure->count; i++)
-        if (measure->processes[i].pid == pid) {
-            *found = true;
-            return measure->processes[i].bytes;
-        }
-    return 0;
-}
-
-/* NVML knows processes by the host's numbers. On the host itself that is ours. Elsewhere it is the one process that
- * appeared meanwhile; where several did, it shows later, as the one that holds just what we are charged for. 0 as long
- * as it can't be told; *least_fresh_bytes is then the least that a process which appeared holds. */
-static uint32_t host_pid(struct vgpu_process *process, const struct vgpu_measure *before,
-                         const struct vgpu_measure *after, uint64_t *least_fresh_bytes) {
-    struct stat status;
-    bool there;
-    *least_fresh_bytes = 0;
-    if (process->host_pid) return process->host_pid;
-    int kept_errno = errno, failed = stat("/proc/self/ns/pid", &status);
     errno = kept_errno;
-    if (!failed && status.st_ino == FIRST_PID_NAMESPACE) return process->host_pid = (uint32_t)getpid();
-    uint32_t fresh = 0, fresh_found = 0, alike = 0, alike_found = 0;
-    for (unsigned int i = 0; i < after->count; i++) {
-        uint64_t then_bytes = figure(before, after->processes[i].pid, &there);
-        if (!there) {
-            fresh = after->processes[i].pid;
-            if (fresh_found++ == 0 || after->processes[i].bytes < *least_fresh_bytes)
-                *least_fresh_bytes = after->processes[i].bytes;
-        } else if (then_bytes == before->all_bytes) {
-            alike = after->processes[i].pid;
-            alike_found++;
-        }
-    }
-    if (process->context_count == 0 && fresh_found == 1)
-        process->host_pid = fresh;
-    else if (process->context_count != 0 && alike_found == 1)
-        process->host_pid = alike;
-    return process->host_pid;
+}
+
+void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *before) {
+    take_stock(process, device, before, NULL);
 }
 
 /* false if the card can't tell. */
 static bool change(struct vgpu_process *process, const struct vgpu_measure *before, int64_t least, int64_t most,
                    int64_t *bytes) {
     struct vgpu_measure after;
-    bool found, was_there;
-    vgpu_measure_start(process, before->device, &after);
+    take_stock(process, before->device, &after, before);
     /* What this process asked for meanwhile, in other threads, was charged already. */
     int64_t asked_bytes = (int64_t)(after.buffer_bytes - before->buffer_bytes);
-    if (after.has_processes && before->has_processes) {
-        uint64_t least_fresh_bytes;
-        uint32_t pid = host_pid(process, before, &after, &least_fresh_bytes);
-        uint64_t now_bytes = figure(&after, pid, &found), then_bytes = figure(before, pid, &was_there);
-        *bytes = (int64_t)(now_bytes - then_bytes) - asked_bytes;
-        if (pid && (found || was_there) && *bytes >= least && *bytes <= most) return true;
-        /* Several processes start at once: ours has a context and nothing else, so it is among the least. */
-        *bytes = (int64_t)least_fresh_bytes;
-        if (!pid && process->context_count == 0 && least_fresh_bytes && *bytes >= least && *bytes <= most) return true;
+    if (before->has_own && after.has_own && (before->listed || after.listed)) {
+        *bytes = (int64_t)(after.own_bytes - before->own_bytes) - asked_bytes;
+        if (*bytes >= least && *bytes <= most) return true;
     }
+    /* Several processes start at once: ours has a context and nothing else, so it is among the least. */
+    *bytes = (int64_t)after.least_fresh_bytes;
+    if (after.fresh > 1 && *bytes >= least && *bytes <= most) return true;
     if (after.has_free && before->has_free) {
         *bytes = (int64_t)(before->free_bytes - after.free_bytes) - asked_bytes;
         if (*bytes >= least && *bytes <= most) return true;

@@ -8,22 +8,23 @@
 
 #include "process.h"
 
-#define VGPU_MAX_NVML_PROCESSES 256
-
+/* What the card said at one moment, and the ledger at the same. */
 struct vgpu_measure {
-    bool has_processes, has_free;
+    bool first_context; /* this process has had none yet */
+    bool has_own;       /* NVML lists who is on the card and what this process holds is known from it */
+    bool listed;        /* it is on the list: else it holds nothing, or the driver shows a container nobody */
+    bool has_free;      /* NVML tells the card's free memory */
     int device;
-    unsigned int count;
+    uint64_t own_bytes;
     uint64_t free_bytes;
     uint64_t buffer_bytes; /* charged to this process for its own requests at that time */
-    uint64_t all_bytes;    /* and for everything */
-    struct {
-        uint32_t pid;
-        uint64_t bytes;
-    } processes[VGPU_MAX_NVML_PROCESSES];
+    /* With a context of the first: the least that a process holds which wasn't there when it was begun, and how many
+     * these are. */
+    uint64_t least_fresh_bytes;
+    unsigned int fresh;
 };
 
-/* Takes stock of the device (index in the region). */
+/* Takes stock of the device (index in the region). With birth_lock, here and for the others. */
 void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *before);
 
 /* Bytes that came since `before`, at least `least_bytes` and at most `most_bytes`; `otherwise_bytes` if the card can't

@@ -72,6 +72,12 @@ struct vgpu_small {
     struct vgpu_packing together; /* if they share them with linear requests: all blocks. Kept while there are arrays */
 };
 
+/* Memory of its own that grows (measure.c). */
+struct vgpu_list {
+    void *memory;
+    size_t room_bytes;
+};
+
 struct vgpu_process {
     uint32_t state; /* enum vgpu_state */
     uint32_t attach_lock;
@@ -108,7 +114,11 @@ struct vgpu_process {
     struct vgpu_quota_texts texts;
     struct vgpu_gate gate;
     uint32_t host_pid; /* by which NVML knows this process; 0: not found out yet */
-    char why[200];     /* what makes a quota unusable */
+    struct vgpu_list
+        running;           /* of nvmlProcessInfo_t: who was on the card when it was asked last. With the gate closed */
+    struct vgpu_list seen; /* of uint32_t: who was there before our first context. With birth_lock */
+    unsigned int seen_count;
+    char why[200]; /* what makes a quota unusable */
 };
 
 extern struct vgpu_process *vgpu_process_page;

@@ -5,7 +5,8 @@
  *   lifo         cuMemFree alone, COUNT live, last first random     the same in random order
  *   refuse       cuMemAlloc of more than there is        info       cuMemGetInfo
  *   launch       cuLaunchKernel                          lookup     cuGetProcAddress_v2
- *   init         cuInit, once (exit status only)         hold       context, then waits for end of input */
+ *   init         cuInit, once (exit status only)         hold       context, then waits for end of input
+ *                                                        join       the same without the context */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,17 +145,20 @@ MEASURED double lookup(long count) {
     return median();
 }
 
+static int wait_for_end(const char *said) {
+    char byte;
+    printf("%s\n", said);
+    fflush(stdout);
+    return read(0, &byte, 1) < 0;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     long count = argc > 2 ? atol(argv[2]) : 0;
     if (strcmp(name, "init") == 0) return cuInit(0) != CUDA_SUCCESS;
+    if (strcmp(name, "join") == 0) return cuInit(0) != CUDA_SUCCESS || wait_for_end("joined");
     start();
-    if (strcmp(name, "hold") == 0) {
-        char byte;
-        printf("held\n");
-        fflush(stdout);
-        return read(0, &byte, 1) < 0;
-    }
+    if (strcmp(name, "hold") == 0) return wait_for_end("held");
     double (*measure)(long) = strcmp(name, "refuse") == 0   ? refuse
                               : strcmp(name, "info") == 0   ? info
                               : strcmp(name, "launch") == 0 ? launch
