@@ -109,6 +109,7 @@ static CUresult create_known(struct vgpu_process *process, const struct creation
     if (result == CUDA_SUCCESS && (result = creation->create(creation, handle)) != CUDA_SUCCESS)
         unreserve(process, place->device, bytes);
     if (small) vgpu_private_unlock(&process->small_lock);
+    if (small && result == CUDA_SUCCESS) vgpu_small_true_up(process, place->device);
     return result;
 }
 
@@ -234,7 +235,10 @@ static CUresult destroy(struct vgpu_process *process, void *handle, CUresult (*r
         if (known) vgpu_table_put(&process->tables[VGPU_ARRAYS], &entry);
         return result;
     }
-    if (known) vgpu_array_freed(process, &entry);
+    if (known) {
+        vgpu_array_freed(process, &entry);
+        if (entry.bytes < VGPU_SMALL_BYTES) vgpu_small_true_up(process, entry.device);
+    }
     vgpu_vmm_forget_array(process, (uint64_t)(uintptr_t)handle);
     return result;
 }

@@ -50,8 +50,8 @@ static CUresult born(struct vgpu_process *process, const struct birth *birth, st
     uint16_t known = vgpu_context_number(process, context->handle);
     if (known)
         process->contexts[known - 1].bytes += context->bytes;
-    else /* where there are too many to follow, it is charged until the process ends */
-        vgpu_context_enter(process, context);
+    else if (vgpu_context_enter(process, context) == 0)
+        process->charged_ahead = true; /* too many to follow: it is charged until the process ends */
     return CUDA_SUCCESS;
 }
 

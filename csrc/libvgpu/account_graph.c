@@ -104,6 +104,7 @@ static CUresult run(struct vgpu_process *process, const uint64_t *bytes, CUresul
     uint64_t reserved[VGPU_MAX_DEVICES] = {0};
     CUresult result = CUDA_SUCCESS;
     int ordinal = 0;
+    process->charged_ahead = true;
     vgpu_private_lock(&process->pool_lock);
     for (; ordinal < process->cuda_devices; ordinal++) {
         if (!bytes[ordinal]) continue;

@@ -87,6 +87,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
     struct vgpu_place place;
     if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place))
         return real_cuMemAllocManaged(dptr, bytesize, flags);
+    process->charged_ahead = true;
     uint64_t charged_bytes = vgpu_whole_blocks(bytesize);
     CUresult result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, charged_bytes);
     if (result != CUDA_SUCCESS) return result;
@@ -199,6 +200,11 @@ void vgpu_linear_freed(struct vgpu_process *process, const struct vgpu_entry *en
         vgpu_uncharge(process, entry->device, VGPU_KIND_BUFFER, entry->bytes);
 }
 
+static void freed(struct vgpu_process *process, const struct vgpu_entry *entry) {
+    vgpu_linear_freed(process, entry);
+    if (entry->bytes == 0) vgpu_small_true_up(process, entry->device);
+}
+
 /* The entry goes first: once the driver has freed the memory, another thread can get the same address. */
 #define FREE(pointer, call)                                                                                            \
     do {                                                                                                               \
@@ -213,7 +219,7 @@ void vgpu_linear_freed(struct vgpu_process *process, const struct vgpu_entry *en
         if (result != CUDA_SUCCESS)                                                                                    \
             vgpu_table_put(&process->tables[VGPU_POINTERS], &entry);                                                   \
         else                                                                                                           \
-            vgpu_linear_freed(process, &entry);                                                                        \
+            freed(process, &entry);                                                                                    \
         return result;                                                                                                 \
     } while (0)
 

@@ -9,7 +9,8 @@ enum direction { COMES, MUST_FIT, GOES };
 /* What came is charged, what went is given back; a change in the other direction is none of this call's. false: it must
  * fit and doesn't. */
 static bool settle(struct vgpu_process *process, const struct vgpu_place *place, const struct vgpu_measure *before,
-                   enum direction direction) {
+                   CUresult result, enum direction direction) {
+    if (direction == MUST_FIT && result != CUDA_SUCCESS) return true;
     int64_t change = vgpu_measure_change(process, before, 0);
     struct vgpu_context *context = place->context ? &process->contexts[place->context - 1] : NULL;
     if (change > 0 && direction != GOES) {
@@ -27,8 +28,9 @@ static bool settle(struct vgpu_process *process, const struct vgpu_place *place,
     return true;
 }
 
-/* `undo` runs when the loaded code doesn't fit. */
-#define LOAD(call, undo)                                                                                               \
+/* Any call after which code may have come (a library's is loaded into a context by the first call that needs it there,
+ * and can't be unloaded alone) or gone. `undo` runs when it must fit and doesn't. */
+#define AROUND(direction, call, undo)                                                                                  \
     do {                                                                                                               \
         VGPU_BEGIN_UNGATED(process, call);                                                                             \
         struct vgpu_place place;                                                                                       \
@@ -37,7 +39,7 @@ static bool settle(struct vgpu_process *process, const struct vgpu_place *place,
         vgpu_private_lock(&process->birth_lock);                                                                       \
         vgpu_measure_start(process, place.device, &before);                                                            \
         CUresult result = call;                                                                                        \
-        if (result == CUDA_SUCCESS && !settle(process, &place, &before, MUST_FIT)) {                                   \
+        if (!settle(process, &place, &before, result, direction)) {                                                    \
             undo;                                                                                                      \
             result = CUDA_ERROR_OUT_OF_MEMORY;                                                                         \
         }                                                                                                              \
@@ -45,21 +47,8 @@ static bool settle(struct vgpu_process *process, const struct vgpu_place *place,
         return result;                                                                                                 \
     } while (0)
 
-/* Any call after which code may have come (a library's is loaded into a context by the first call that needs it there,
- * and can't be unloaded alone) or gone. */
-#define AROUND(direction, call)                                                                                        \
-    do {                                                                                                               \
-        VGPU_BEGIN_UNGATED(process, call);                                                                             \
-        struct vgpu_place place;                                                                                       \
-        struct vgpu_measure before;                                                                                    \
-        if (!vgpu_place_current(process, &place)) return call;                                                         \
-        vgpu_private_lock(&process->birth_lock);                                                                       \
-        vgpu_measure_start(process, place.device, &before);                                                            \
-        CUresult result = call;                                                                                        \
-        settle(process, &place, &before, direction);                                                                   \
-        vgpu_private_unlock(&process->birth_lock);                                                                     \
-        return result;                                                                                                 \
-    } while (0)
+#define LOAD(call, undo)    AROUND(MUST_FIT, call, undo)
+#define FOLLOW(which, call) AROUND(which, call, (void)0)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname) {
     LOAD(real_cuModuleLoad(module, fname), real_cuModuleUnload(*module));
@@ -79,11 +68,11 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
 }
 
 CUresult cuModuleUnload(CUmodule hmod) {
-    AROUND(GOES, real_cuModuleUnload(hmod));
+    FOLLOW(GOES, real_cuModuleUnload(hmod));
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
-    AROUND(GOES, real_cuLibraryUnload(library));
+    FOLLOW(GOES, real_cuLibraryUnload(library));
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jitOptions, void **jitOptionsValues,
@@ -113,40 +102,41 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
     if (result != CUDA_SUCCESS || !pKernel || !vgpu_place_current(process, &place)) return result;
     vgpu_private_lock(&process->birth_lock);
     vgpu_measure_start(process, place.device, &before);
-    if (real_cuKernelGetFunction(&function, *pKernel) == CUDA_SUCCESS) settle(process, &place, &before, COMES);
+    if (real_cuKernelGetFunction(&function, *pKernel) == CUDA_SUCCESS)
+        settle(process, &place, &before, CUDA_SUCCESS, COMES);
     vgpu_private_unlock(&process->birth_lock);
     return result;
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
-    AROUND(COMES, real_cuLibraryGetModule(pMod, library));
+    FOLLOW(COMES, real_cuLibraryGetModule(pMod, library));
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    AROUND(COMES, real_cuLibraryGetGlobal(dptr, bytes, library, name));
+    FOLLOW(COMES, real_cuLibraryGetGlobal(dptr, bytes, library, name));
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    AROUND(COMES, real_cuLibraryGetManaged(dptr, bytes, library, name));
+    FOLLOW(COMES, real_cuLibraryGetManaged(dptr, bytes, library, name));
 }
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
-    AROUND(COMES, real_cuKernelGetFunction(pFunc, kernel));
+    FOLLOW(COMES, real_cuKernelGetFunction(pFunc, kernel));
 }
 
 /* With CUDA_MODULE_LOADING=LAZY, the default since 11.7, a module's code arrives when a function of it is asked for. */
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
-    AROUND(COMES, real_cuModuleGetFunction(hfunc, hmod, name));
+    FOLLOW(COMES, real_cuModuleGetFunction(hfunc, hmod, name));
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name) {
-    AROUND(COMES, real_cuModuleGetGlobal(dptr, bytes, hmod, name));
+    FOLLOW(COMES, real_cuModuleGetGlobal(dptr, bytes, hmod, name));
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
-    AROUND(COMES, real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
+    FOLLOW(COMES, real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
 }
 
 CUresult cuFuncLoad(CUfunction function) {
-    AROUND(COMES, real_cuFuncLoad(function));
+    FOLLOW(COMES, real_cuFuncLoad(function));
 }

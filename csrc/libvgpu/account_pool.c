@@ -277,6 +277,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         uint64_t stays = entry.data != HOST_POOL && entry.references > 0 ? held : 0;
         if (entry.bytes > stays) vgpu_uncharge(process, entry.device, VGPU_KIND_BUFFER, entry.bytes - stays);
         if (stays) {
+            process->charged_ahead = true;
             struct renaming renaming = {entry.key, ORPHANS + ++process->orphan_pools};
             vgpu_table_each(&process->tables[VGPU_POOLED], rename_pool_of, &renaming);
             entry.key = renaming.to;

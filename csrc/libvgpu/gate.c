@@ -107,15 +107,26 @@ static void let_pass(const struct vgpu_gate *gate) {
         vgpu_nap(20000);
 }
 
-void vgpu_gate_close(struct vgpu_gate *gate) {
-    uint64_t own = vgpu_gate_thread();
+/* With gate->lock. */
+static void shut(struct vgpu_gate *gate) {
     int kept_errno = errno;
-    vgpu_private_lock(&gate->lock);
     let_pass(gate);
     __atomic_store_n(&gate->closed, 1, __ATOMIC_SEQ_CST);
     make_seen(gate);
-    wait_until_empty(gate, own);
+    wait_until_empty(gate, vgpu_gate_thread());
     errno = kept_errno;
+}
+
+void vgpu_gate_close(struct vgpu_gate *gate) {
+    vgpu_private_lock(&gate->lock);
+    shut(gate);
+}
+
+bool vgpu_gate_try_close(struct vgpu_gate *gate) {
+    if (!vgpu_private_trylock(&gate->lock)) return false;
+    shut(gate);
+    if (gate->stuck) vgpu_gate_open(gate);
+    return !gate->stuck;
 }
 
 void vgpu_gate_open(struct vgpu_gate *gate) {

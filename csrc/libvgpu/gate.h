@@ -80,4 +80,7 @@ static inline void vgpu_gate_leave(struct vgpu_gate_pass *pass) {
 void vgpu_gate_close(struct vgpu_gate *gate);
 void vgpu_gate_open(struct vgpu_gate *gate);
 
+/* The same without waiting for another that measures, and only if nobody is stuck; else false and it stays open. */
+bool vgpu_gate_try_close(struct vgpu_gate *gate);
+
 #endif

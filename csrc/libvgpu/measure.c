@@ -64,7 +64,7 @@ static bool was_seen(const struct vgpu_process *process, uint32_t pid) {
  * it is the one that appeared with our first context; where several did, it shows later, as the one that holds just
  * what we are charged for. */
 static void find_own(struct vgpu_process *process, struct vgpu_measure *measure, const struct vgpu_measure *before,
-                     unsigned int count, uint64_t charged_bytes) {
+                     unsigned int count) {
     const nvmlProcessInfo_t *running = process->running.memory;
     uint32_t candidate = 0;
     unsigned int candidates = 0;
@@ -74,7 +74,8 @@ static void find_own(struct vgpu_process *process, struct vgpu_measure *measure,
         return;
     }
     for (unsigned int i = 0; i < count; i++) {
-        if (measure->first_context ? was_seen(process, running[i].pid) : running[i].usedGpuMemory != charged_bytes)
+        if (measure->first_context ? was_seen(process, running[i].pid)
+                                   : running[i].usedGpuMemory != measure->charged_bytes)
             continue;
         candidate = running[i].pid;
         if (candidates++ == 0 || running[i].usedGpuMemory < measure->least_fresh_bytes)
@@ -84,36 +85,36 @@ static void find_own(struct vgpu_process *process, struct vgpu_measure *measure,
     if (candidates == 1) process->host_pid = candidate;
 }
 
-static void look(struct vgpu_process *process, struct vgpu_measure *measure, const struct vgpu_measure *before) {
+static uint64_t charged_bytes(const struct vgpu_process *process, int device) {
     const struct vgpu_member *member = process->member;
-    nvmlDevice_t handle;
-    nvmlMemory_t memory;
-    unsigned int count;
-    const uint64_t *charged_bytes = member->region->slots[member->slot].used_bytes[measure->device];
-    uint64_t all_bytes = 0;
+    const uint64_t *used_bytes = member->region->slots[member->slot].used_bytes[device];
+    uint64_t sum = 0;
     for (int kind = 0; kind < VGPU_KINDS; kind++)
-        all_bytes += charged_bytes[kind];
-    measure->buffer_bytes = charged_bytes[VGPU_KIND_BUFFER];
-    measure->first_context = process->context_count == 0;
-    /* Kept initialised: the first time costs milliseconds, and modules are loaded by the hundred. Asked also where NVML
-     * told no total: it lists the processes of a card with unified memory and of a MIG device all the same. */
+        sum += used_bytes[kind];
+    return sum;
+}
+
+/* NVML is kept initialised: the first time costs milliseconds, and modules are loaded by the hundred. Asked also where
+ * it told no total: it lists the processes of a card with unified memory and of a MIG device all the same. */
+static bool find_device(struct vgpu_process *process, int device, nvmlDevice_t *handle) {
     if (!process->nvml_held && vgpu_real_load_nvml()) process->nvml_held = real_nvmlInit_v2() == NVML_SUCCESS;
-    if (!process->nvml_held ||
-        real_nvmlDeviceGetHandleByUUID(member->region->devices[measure->device].uuid, &handle) != NVML_SUCCESS)
-        return;
-    if (list_processes(process, handle, &count)) {
-        const nvmlProcessInfo_t *running = process->running.memory;
-        if (!process->host_pid) find_own(process, measure, before, count, all_bytes);
-        measure->has_own = process->host_pid || (measure->first_context && !before);
-        for (unsigned int i = 0; process->host_pid && i < count; i++)
-            if (running[i].pid == process->host_pid) {
-                measure->listed = true;
-                measure->has_own = running[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE;
-                measure->own_bytes = running[i].usedGpuMemory;
-            }
-    }
-    measure->has_free = real_nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS;
-    if (measure->has_free) measure->free_bytes = memory.free;
+    return process->nvml_held &&
+           real_nvmlDeviceGetHandleByUUID(process->member->region->devices[device].uuid, handle) == NVML_SUCCESS;
+}
+
+static void look_for_own(struct vgpu_process *process, nvmlDevice_t handle, struct vgpu_measure *measure,
+                         const struct vgpu_measure *before) {
+    unsigned int count;
+    if (!list_processes(process, handle, &count)) return;
+    const nvmlProcessInfo_t *running = process->running.memory;
+    if (!process->host_pid) find_own(process, measure, before, count);
+    measure->has_own = process->host_pid || (measure->first_context && !before);
+    for (unsigned int i = 0; process->host_pid && i < count; i++)
+        if (running[i].pid == process->host_pid) {
+            measure->listed = true;
+            measure->has_own = running[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE;
+            measure->own_bytes = running[i].usedGpuMemory;
+        }
 }
 
 /* While no request is in flight, the ledger says of each what the card does. What pools gave back by themselves is
@@ -121,10 +122,17 @@ static void look(struct vgpu_process *process, struct vgpu_measure *measure, con
 static void take_stock(struct vgpu_process *process, int device, struct vgpu_measure *measure,
                        const struct vgpu_measure *before) {
     int kept_errno = errno;
-    *measure = (struct vgpu_measure){.device = device};
+    *measure = (struct vgpu_measure){.device = device, .first_context = process->context_count == 0};
+    nvmlDevice_t handle;
+    nvmlMemory_t memory;
     vgpu_gate_close(&process->gate);
     vgpu_pools_settle(process);
-    look(process, measure, before);
+    measure->charged_bytes = charged_bytes(process, device);
+    if (find_device(process, device, &handle)) {
+        look_for_own(process, handle, measure, before);
+        measure->has_free = real_nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS;
+        measure->free_bytes = measure->has_free ? memory.free : 0;
+    }
     vgpu_gate_open(&process->gate);
     errno = kept_errno;
 }
@@ -139,11 +147,12 @@ static bool change(struct vgpu_process *process, const struct vgpu_measure *befo
     struct vgpu_measure after;
     take_stock(process, before->device, &after, before);
     /* What this process asked for meanwhile, in other threads, was charged already. */
-    int64_t asked_bytes = (int64_t)(after.buffer_bytes - before->buffer_bytes);
+    int64_t asked_bytes = (int64_t)(after.charged_bytes - before->charged_bytes);
     if (before->has_own && after.has_own && (before->listed || after.listed)) {
         *bytes = (int64_t)(after.own_bytes - before->own_bytes) - asked_bytes;
         if (*bytes >= least && *bytes <= most) return true;
     }
+    process->charged_ahead = true; /* what follows is at best near */
     /* Several processes start at once: ours has a context and nothing else, so it is among the least. */
     *bytes = (int64_t)after.least_fresh_bytes;
     if (after.fresh > 1 && *bytes >= least && *bytes <= most) return true;
@@ -164,4 +173,16 @@ uint64_t vgpu_measure_end(struct vgpu_process *process, const struct vgpu_measur
 int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t otherwise_bytes) {
     int64_t bytes, most = (int64_t)(UINT64_C(1) << 40);
     return change(process, before, -most, most, &bytes) ? bytes : (int64_t)otherwise_bytes;
+}
+
+uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device) {
+    struct vgpu_measure now = {.device = device};
+    nvmlDevice_t handle;
+    if (!vgpu_measure_can_tell(process) || process->in_debt || process->stale) return 0;
+    int kept_errno = errno;
+    if (find_device(process, device, &handle)) look_for_own(process, handle, &now, NULL);
+    vgpu_pools_settle(process); /* a pool may have given something back just before the card was asked */
+    errno = kept_errno;
+    uint64_t charged = charged_bytes(process, device);
+    return now.has_own && now.listed && charged > now.own_bytes ? charged - now.own_bytes : 0;
 }

@@ -17,7 +17,7 @@ struct vgpu_measure {
     int device;
     uint64_t own_bytes;
     uint64_t free_bytes;
-    uint64_t buffer_bytes; /* charged to this process for its own requests at that time */
+    uint64_t charged_bytes; /* to this process at that time */
     /* With a context of the first: the least that a process holds which wasn't there when it was begun, and how many
      * these are. */
     uint64_t least_fresh_bytes;
@@ -34,5 +34,14 @@ uint64_t vgpu_measure_end(struct vgpu_process *process, const struct vgpu_measur
 
 /* The same with a sign, for what can shrink too; `otherwise_bytes` if the card can't tell. */
 int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t otherwise_bytes);
+
+/* Whether the next may tell more than 0. */
+static inline bool vgpu_measure_can_tell(const struct vgpu_process *process) {
+    return process->host_pid != 0 && !process->charged_ahead;
+}
+
+/* By how much more is charged to this process on the device than NVML says that it holds; 0 where that can't be told.
+ * Never too much: memory that the ledger lacks makes it less. With birth_lock and the gate closed. */
+uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device);
 
 #endif

@@ -68,6 +68,7 @@ struct vgpu_small {
     uint64_t linear_blocks;       /* blocks with linear requests in them */
     uint64_t arrays, array_units; /* number and size of small arrays */
     uint64_t array_blocks;        /* charged for them */
+    bool in_doubt;                /* blocks came or went since it was seen that this is what they hold */
     struct vgpu_packing apart;    /* if arrays shared blocks with each other only: their blocks */
     struct vgpu_packing together; /* if they share them with linear requests: all blocks. Kept while there are arrays */
 };
@@ -86,6 +87,7 @@ struct vgpu_process {
     bool stale;                 /* the region is gone and there is no new one: nothing is granted */
     bool nvml_held;             /* we have NVML initialised */
     bool old_kernel;            /* no MADV_WIPEONFORK: compare pids */
+    bool charged_ahead;         /* something is, or may be, charged that the card doesn't hold for this process */
     uint32_t in_debt;           /* something in debt_bytes */
     int pid;
     uint64_t quota_signature;

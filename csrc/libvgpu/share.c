@@ -78,6 +78,7 @@ void vgpu_share_evict(struct vgpu_member *member, uint32_t slot) {
 bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, uint64_t bytes, bool apart) {
     struct vgpu_member *member = process->member;
     bool noted = false;
+    process->charged_ahead = true;
     if (!key || vgpu_region_lock(member) != 0) return false;
     struct vgpu_share *share = find(member, key);
     if (!share) share = find(member, 0);
@@ -100,6 +101,7 @@ bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, 
 
 bool vgpu_share_open(struct vgpu_process *process, uint64_t key, uint64_t *bytes) {
     struct vgpu_member *member = process->member;
+    process->charged_ahead = true;
     if (!key || vgpu_region_lock(member) != 0) return false;
     struct vgpu_share *share = find(member, key);
     bool again = false;

@@ -3,6 +3,7 @@
 #include "charge.h"
 #include "hooks.h"
 #include "linear.h"
+#include "measure.h"
 #include "share.h"
 
 #define UNIT_BYTES   UINT64_C(512)
@@ -69,6 +70,7 @@ CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, uint
     if (blocks > small->array_blocks)
         result = vgpu_charge(process, device, VGPU_KIND_BUFFER, (blocks - small->array_blocks) * VGPU_BLOCK_BYTES);
     if (result == CUDA_SUCCESS) {
+        small->in_doubt |= blocks > small->array_blocks;
         small->array_blocks = blocks;
     } else {
         __atomic_store_n(&small->arrays, old.arrays, __ATOMIC_RELAXED);
@@ -88,11 +90,43 @@ static void give_back(struct vgpu_process *process, int device, uint64_t blocks)
     small->array_blocks = blocks;
 }
 
+/* The fewest blocks beside those of linear requests that can hold the arrays. */
+static uint64_t least_array_blocks(const struct vgpu_small *small) {
+    uint64_t units = small->array_units + (__atomic_load_n(&small->linear, __ATOMIC_RELAXED) & LINEAR_UNITS);
+    uint64_t least = (units + UNITS - 1) / UNITS;
+    return least > small->linear_blocks ? least - small->linear_blocks : 0;
+}
+
+/* Nobody else has a request in flight: what is charged too much is charged for arrays, as all else is charged as it is.
+ * Whichever way the driver does it, so many blocks hold them now, and how full those are isn't known. */
+void vgpu_small_true_up(struct vgpu_process *process, int device) {
+    struct vgpu_small *small = &process->small[device];
+    if (!__atomic_load_n(&small->in_doubt, __ATOMIC_RELAXED) || small->array_blocks <= least_array_blocks(small))
+        return;
+    if (!vgpu_measure_can_tell(process) || !vgpu_private_trylock(&process->birth_lock)) return;
+    if (vgpu_gate_try_close(&process->gate)) {
+        uint64_t surplus = vgpu_measure_surplus(process, device) / VGPU_BLOCK_BYTES;
+        vgpu_private_lock(&process->packing_lock);
+        uint64_t least = least_array_blocks(small), most = small->array_blocks;
+        small->in_doubt = false;
+        if (surplus > 0 && most > least) {
+            uint64_t blocks = most - least > surplus ? most - surplus : least;
+            small->apart = (struct vgpu_packing){blocks, UNITS};
+            small->together = (struct vgpu_packing){small->linear_blocks + blocks, UNITS};
+            give_back(process, device, blocks);
+        }
+        vgpu_private_unlock(&process->packing_lock);
+        vgpu_gate_open(&process->gate);
+    }
+    vgpu_private_unlock(&process->birth_lock);
+}
+
 void vgpu_small_array_freed(struct vgpu_process *process, int device, uint64_t bytes) {
     struct vgpu_small *small = &process->small[device];
     vgpu_private_lock(&process->packing_lock);
     __atomic_store_n(&small->arrays, small->arrays - 1, __ATOMIC_RELAXED);
     small->array_units -= units_of(bytes);
+    small->in_doubt = true;
     give_back(process, device, array_blocks(small));
     vgpu_private_unlock(&process->packing_lock);
 }
@@ -114,6 +148,7 @@ static void note_place(struct vgpu_process *process, int device, uint64_t units,
             small->together.placed_units += units;
     }
     if (first) small->linear_blocks++;
+    small->in_doubt |= first;
     if (small->arrays) give_back(process, device, array_blocks(small));
     vgpu_private_unlock(&process->packing_lock);
 }
@@ -123,6 +158,7 @@ static void block_lost(struct vgpu_process *process, int device) {
     struct vgpu_small *small = &process->small[device];
     vgpu_private_lock(&process->packing_lock);
     small->linear_blocks--;
+    small->in_doubt = true;
     small->array_blocks++; /* its charge is the arrays' now */
     give_back(process, device, array_blocks(small));
     vgpu_private_unlock(&process->packing_lock);
@@ -188,6 +224,7 @@ CUresult vgpu_small_allocate(struct vgpu_process *process, const struct vgpu_pla
         }
     }
     vgpu_private_unlock(&process->small_lock);
+    vgpu_small_true_up(process, place->device);
     return result;
 }
 

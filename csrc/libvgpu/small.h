@@ -4,7 +4,8 @@
  *
  * Arrays have no address. Charged is the most blocks that can hold them, whatever the order in which holes came and
  * went; all that is taken for granted of the driver is that it opens a block only when no hole in those that it has is
- * large enough, and that it puts a request beside others and not into the middle of a hole. */
+ * large enough, and that it puts a request beside others and not into the middle of a hole. Where NVML lists this
+ * process, its figure tells how much of that isn't there. */
 #ifndef VGPU_SMALL_H
 #define VGPU_SMALL_H
 
@@ -24,5 +25,9 @@ CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, uint
 
 /* An array of `bytes` is gone, or didn't come. */
 void vgpu_small_array_freed(struct vgpu_process *process, int device, uint64_t bytes);
+
+/* After an array, or the last linear request of a block, came or went: gives back what is charged for arrays beyond
+ * what the card holds, where the card can be asked. The caller holds no lock. */
+void vgpu_small_true_up(struct vgpu_process *process, int device);
 
 #endif

@@ -66,6 +66,11 @@ static inline void vgpu_private_lock(uint32_t *lock) {
         vgpu_private_lock_wait(lock);
 }
 
+static inline bool vgpu_private_trylock(uint32_t *lock) {
+    uint32_t unowned = 0;
+    return __atomic_compare_exchange_n(lock, &unowned, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
 static inline void vgpu_private_unlock(uint32_t *lock) {
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
 }

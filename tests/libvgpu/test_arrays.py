@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from .conftest import GIB, MIB, OOM, Ground
@@ -60,3 +62,39 @@ def test_arrays_without_memory_of_their_own_are_not_charged(ground: Ground, flag
     worker = ground.worker("202m")
     assert worker.array(8192, 8192, 0, 4, flags)[0] == 0
     assert agree(ground) == CONTEXT
+
+
+def test_small_arrays_are_charged_what_they_hold_whatever_went_before(ground: Ground) -> None:
+    """Arrays that stay behind in blocks of which everything else was freed, beside linear requests that come and go."""
+    worker = ground.worker("2200m")
+    chance = random.Random(7)
+    live: list[tuple[str, int]] = []
+    for step in range(600):
+        growing = chance.random() < (0.8 if step // 100 % 2 == 0 else 0.3)
+        if growing or not live:
+            rows = chance.choice([8, 64, 200, 900])
+            if chance.random() < 0.5:
+                result, array = worker.array(64, rows)  # 1 KiB a row
+                live.append(("cuArrayDestroy", array))
+            else:
+                result, pointer = worker.alloc(1024 * rows)
+                live.append(("cuMemFree_v2", pointer))
+            assert result == 0
+        else:
+            name, handle = live.pop(chance.randrange(len(live)))
+            assert worker.call(name, handle) == 0
+        agree(ground)
+    for name, handle in live:
+        assert worker.call(name, handle) == 0
+    assert agree(ground) == CONTEXT
+
+
+def test_arrays_of_which_the_neighbours_were_freed_leave_the_rest_of_the_quota(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    arrays = []
+    for _ in range(500):
+        small = worker.array(64, 8)[1]
+        arrays.append((small, worker.array(64, 1000)[1]))
+    for _, large in arrays:
+        assert worker.call("cuArrayDestroy", large) == 0
+    assert worker.alloc(2200 * MIB - agree(ground))[0] == 0
