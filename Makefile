@@ -70,6 +70,8 @@ lint: $(STAMP)
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.c' 'csrc/*.h')
+	@echo "== clang-tidy, over the library's sources"
+	@$(CSRC) analyze
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix-only .

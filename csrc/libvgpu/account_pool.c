@@ -101,13 +101,10 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
     if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
         if (result == CUDA_SUCCESS) real_cuMemFreeAsync(pointer, stream);
         result = CUDA_ERROR_OUT_OF_MEMORY;
-        grown = 0;
         real_cuMemPoolTrimTo(handle, pool.bytes);
         held = reserved_bytes_of(&pool);
-        if (held > pool.bytes) { /* the stream hasn't got to the release yet */
-            grown = held - pool.bytes;
-            vgpu_charge_anyway(process, pool.device, VGPU_KIND_BUFFER, grown);
-        }
+        if (held > pool.bytes) /* the stream hasn't got to the release yet */
+            vgpu_charge_anyway(process, pool.device, VGPU_KIND_BUFFER, held - pool.bytes);
     }
     if (held < pool.bytes) vgpu_uncharge(process, pool.device, VGPU_KIND_BUFFER, pool.bytes - held);
     pool.bytes = held;

@@ -36,7 +36,7 @@ static bool may_write(void) {
 /* Read each time: a program may set it before its first CUDA call, and lines are rare. */
 static int wanted_level(void) {
     const char *text = getenv("LIBCUDA_LOG_LEVEL");
-    return text && text[0] >= '0' && text[0] <= '9' ? atoi(text) : VGPU_WARNING;
+    return text && text[0] >= '0' && text[0] <= '9' ? (int)strtol(text, NULL, 10) : VGPU_WARNING;
 }
 
 /* A line that nobody reads is dropped: a full pipe must not stop a program that never wrote to it, nor a broken one end

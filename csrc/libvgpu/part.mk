@@ -43,4 +43,14 @@ $(foreach variant,$(VGPU_VARIANTS),$(eval $(call VGPU_VARIANT_RULES,$(variant)))
 all: $(BUILD)/libvgpu.so $(BUILD)/aarch64/libvgpu.so
 debug: $(BUILD)/debug/libvgpu.so
 
+# By the headers of the compiler's own libc, which a machine without one has too.
+LIBC_HEADERS = $(shell $(PYTHON) -c 'import ziglang; print(ziglang.__path__[0])')/lib/libc/include
+TIDY_CFLAGS = -std=gnu11 -D_GNU_SOURCE -D__GLIBC_MINOR__=17 -Iinclude -Ilibvgpu --target=x86_64-linux-gnu -nostdlibinc \
+	$(foreach folder,x86-linux-gnu generic-glibc x86-linux-any any-linux-any,-isystem $(LIBC_HEADERS)/$(folder))
+
+.PHONY: analyze $(VGPU_SOURCES:%=analyze-%)
+analyze: $(VGPU_SOURCES:%=analyze-%)
+$(VGPU_SOURCES:%=analyze-%): analyze-%:
+	$(dir $(PYTHON))clang-tidy --quiet libvgpu/$* -- $(TIDY_CFLAGS)
+
 include tests/routes.mk

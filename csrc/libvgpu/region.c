@@ -67,7 +67,7 @@ struct file {
 static int check_file(int fd, const struct file *file, struct stat *status, const char **why) {
     if (fstat(fd, status) != 0) {
         *why = "can't look at the region's file";
-        return -errno;
+        return -EIO;
     }
     if (!S_ISREG(status->st_mode)) {
         *why = "the region isn't a regular file";
@@ -239,18 +239,16 @@ static int open_and_map(const struct file *file, struct stat *status, void **mem
     int error = check_file(fd, file, status, why);
     if (error == 0) {
         *memory = mmap(NULL, file->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (*memory == MAP_FAILED) {
-            *why = "can't map the region's file";
-            error = -errno;
+        if (*memory != MAP_FAILED) {
+            /* A forked child must not hold the parent's slot by an inherited mapping. */
+            madvise(*memory, file->bytes, MADV_DONTFORK);
+            return fd;
         }
+        *why = "can't map the region's file";
+        error = -ENOMEM;
     }
-    if (error != 0) {
-        vgpu_close(fd);
-        return error;
-    }
-    /* A forked child must not hold the parent's slot by an inherited mapping. */
-    madvise(*memory, file->bytes, MADV_DONTFORK);
-    return fd;
+    vgpu_close(fd);
+    return error;
 }
 
 /* Who imported whose memory is kept beside the region. Without it every importer is charged. */

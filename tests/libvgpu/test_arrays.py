@@ -67,7 +67,7 @@ def test_arrays_without_memory_of_their_own_are_not_charged(ground: Ground, flag
 def test_small_arrays_are_charged_what_they_hold_whatever_went_before(ground: Ground) -> None:
     """Arrays that stay behind in blocks of which everything else was freed, beside linear requests that come and go."""
     worker = ground.worker("2200m")
-    chance = random.Random(7)
+    chance = random.Random(7)  # noqa: S311
     live: list[tuple[str, int]] = []
     for step in range(600):
         growing = chance.random() < (0.8 if step // 100 % 2 == 0 else 0.3)
