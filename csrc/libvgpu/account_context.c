@@ -43,7 +43,7 @@ static CUresult born(struct vgpu_process *process, const struct birth *birth, st
     uint64_t estimate = process->context_estimate_bytes[birth->device];
     uint64_t otherwise = least_bytes == 0 ? 0 : estimate ? estimate : FIRST_ESTIMATE_BYTES;
     context->device = (uint8_t)birth->device;
-    context->bytes = vgpu_measure_end(process, &birth->before, least_bytes, MOST_BYTES, otherwise);
+    context->bytes = vgpu_measure_context(process, &birth->before, context->handle, least_bytes, MOST_BYTES, otherwise);
     CUresult result = vgpu_settle(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes, context->bytes);
     if (result != CUDA_SUCCESS) return result;
     if (least_bytes) process->context_estimate_bytes[birth->device] = context->bytes;

@@ -1,14 +1,18 @@
 #include "measure.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "charge.h"
+#include "clock.h"
 #include "hooks.h"
 #include "pool.h"
 
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* inode of the host's own pid namespace, fixed in the kernel */
+#define MOST_CHALLENGES     3                    /* that end without an answer */
 
 /* Room for so many bytes; what was in it is lost. A forked child gets none of it. */
 static bool make_room(struct vgpu_list *list, size_t bytes) {
@@ -45,44 +49,70 @@ static bool in_first_namespace(void) {
     return stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == FIRST_PID_NAMESPACE;
 }
 
-static void note_seen(struct vgpu_process *process, const nvmlProcessInfo_t *running, unsigned int count) {
-    process->seen_count = 0;
-    if (!make_room(&process->seen, count * sizeof(uint32_t))) return;
-    uint32_t *seen = process->seen.memory;
-    for (; process->seen_count < count; process->seen_count++)
-        seen[process->seen_count] = running[process->seen_count].pid;
+/* Keeps who is on the card, and with how much, for a comparison with later. */
+static void remember(struct vgpu_process *process, unsigned int count) {
+    bool fits = make_room(&process->earlier, count * sizeof(nvmlProcessInfo_t));
+    process->earlier_count = fits ? count : 0;
+    if (fits && count) memcpy(process->earlier.memory, process->running.memory, count * sizeof(nvmlProcessInfo_t));
 }
 
-static bool was_seen(const struct vgpu_process *process, uint32_t pid) {
-    const uint32_t *seen = process->seen.memory;
-    for (unsigned int i = 0; i < process->seen_count; i++)
-        if (seen[i] == pid) return true;
-    return false;
+/* `place` is where it stands now, and probably stood. */
+static const nvmlProcessInfo_t *find_earlier(const struct vgpu_process *process, uint32_t pid, unsigned int place) {
+    const nvmlProcessInfo_t *earlier = process->earlier.memory;
+    if (place < process->earlier_count && earlier[place].pid == pid) return &earlier[place];
+    for (unsigned int i = 0; i < process->earlier_count; i++)
+        if (earlier[i].pid == pid) return &earlier[i];
+    return NULL;
 }
 
 /* Which of them is this process? NVML knows processes by the host's numbers. On the host itself that is ours. Elsewhere
- * it is the one that appeared with our first context; where several did, it shows later, as the one that holds just
- * what we are charged for. */
+ * it is the one that appeared with our first context; of several, the challenge below tells. */
 static void find_own(struct vgpu_process *process, struct vgpu_measure *measure, const struct vgpu_measure *before,
                      unsigned int count) {
     const nvmlProcessInfo_t *running = process->running.memory;
-    uint32_t candidate = 0;
-    unsigned int candidates = 0;
-    if (measure->first_context && !before) {
+    uint32_t appeared = 0;
+    if (!measure->first_context) return;
+    if (!before) {
         if (in_first_namespace()) process->host_pid = (uint32_t)getpid();
-        note_seen(process, running, count);
+        remember(process, count);
         return;
     }
     for (unsigned int i = 0; i < count; i++) {
-        if (measure->first_context ? was_seen(process, running[i].pid)
-                                   : running[i].usedGpuMemory != measure->charged_bytes)
-            continue;
-        candidate = running[i].pid;
-        if (candidates++ == 0 || running[i].usedGpuMemory < measure->least_fresh_bytes)
+        if (find_earlier(process, running[i].pid, i)) continue;
+        appeared = running[i].pid;
+        if (measure->fresh++ == 0 || running[i].usedGpuMemory < measure->least_fresh_bytes)
             measure->least_fresh_bytes = running[i].usedGpuMemory;
     }
-    if (measure->first_context) measure->fresh = candidates;
-    if (candidates == 1) process->host_pid = candidate;
+    if (measure->fresh == 1) process->host_pid = appeared;
+    if (measure->fresh > 1) process->challenges = MOST_CHALLENGES;
+}
+
+/* Whose figure has grown by just so much since it was remembered? 0: nobody's, or several. */
+static uint32_t grown_by(const struct vgpu_process *process, unsigned int count, uint64_t bytes) {
+    const nvmlProcessInfo_t *running = process->running.memory;
+    uint32_t pid = 0;
+    for (unsigned int i = 0; i < count; i++) {
+        const nvmlProcessInfo_t *earlier = find_earlier(process, running[i].pid, i);
+        if (!earlier || running[i].usedGpuMemory - earlier->usedGpuMemory != bytes) continue;
+        if (pid) return 0;
+        pid = running[i].pid;
+    }
+    return pid;
+}
+
+static uint32_t challenge_once(struct vgpu_process *process, nvmlDevice_t handle, int device, uint64_t bytes) {
+    unsigned int count;
+    CUdeviceptr pointer;
+    uint32_t pid = 0;
+    if (!list_processes(process, handle, &count)) return 0;
+    remember(process, count);
+    if (vgpu_charge_quietly(process, device, VGPU_KIND_BUFFER, bytes) != CUDA_SUCCESS) return 0;
+    if (real_cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS) {
+        if (list_processes(process, handle, &count)) pid = grown_by(process, count, bytes);
+        real_cuMemFree_v2(pointer);
+    }
+    vgpu_uncharge(process, device, VGPU_KIND_BUFFER, bytes);
+    return pid;
 }
 
 static uint64_t charged_bytes(const struct vgpu_process *process, int device) {
@@ -117,6 +147,30 @@ static void look_for_own(struct vgpu_process *process, nvmlDevice_t handle, stru
         }
 }
 
+/* Where several processes began at once: asks the card for some memory, sees who has that much more, and gives it back.
+ * Twice, and nobody can know beforehand when and how much, so none is taken for this one that isn't. In `context`, or
+ * the current one where that is NULL. */
+static bool challenge(struct vgpu_process *process, int device, CUcontext context) {
+    int kept_errno = errno;
+    nvmlDevice_t handle;
+    uint32_t last = 0;
+    if (process->host_pid || process->challenges == 0) return false;
+    if (context && real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return false;
+    process->challenges--;
+    vgpu_gate_close(&process->gate);
+    bool known = find_device(process, device, &handle);
+    for (int attempt = 0; known && !process->host_pid && attempt < 8; attempt++) {
+        uint64_t blocks = 1 + (vgpu_clock_ns(CLOCK_MONOTONIC) * UINT64_C(0x9E3779B97F4A7C15) >> 60);
+        uint32_t pid = challenge_once(process, handle, device, blocks * VGPU_BLOCK_BYTES);
+        if (pid && pid == last) process->host_pid = pid;
+        last = pid;
+    }
+    vgpu_gate_open(&process->gate);
+    if (context) real_cuCtxPopCurrent_v2(&context);
+    errno = kept_errno;
+    return process->host_pid != 0;
+}
+
 /* While no request is in flight, the ledger says of each what the card does. What pools gave back by themselves is
  * entered first. */
 static void take_stock(struct vgpu_process *process, int device, struct vgpu_measure *measure,
@@ -138,14 +192,17 @@ static void take_stock(struct vgpu_process *process, int device, struct vgpu_mea
 }
 
 void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *before) {
+    challenge(process, device, NULL);
     take_stock(process, device, before, NULL);
 }
 
 /* false if the card can't tell. */
-static bool change(struct vgpu_process *process, const struct vgpu_measure *before, int64_t least, int64_t most,
-                   int64_t *bytes) {
+static bool change(struct vgpu_process *process, const struct vgpu_measure *before, CUcontext context, int64_t least,
+                   int64_t most, int64_t *bytes) {
     struct vgpu_measure after;
     take_stock(process, before->device, &after, before);
+    if (after.fresh > 1 && challenge(process, before->device, context))
+        take_stock(process, before->device, &after, before);
     /* What this process asked for meanwhile, in other threads, was charged already. */
     int64_t asked_bytes = (int64_t)(after.charged_bytes - before->charged_bytes);
     if (before->has_own && after.has_own && (before->listed || after.listed)) {
@@ -153,9 +210,9 @@ static bool change(struct vgpu_process *process, const struct vgpu_measure *befo
         if (*bytes >= least && *bytes <= most) return true;
     }
     process->charged_ahead = true; /* what follows is at best near */
-    /* Several processes start at once: ours has a context and nothing else, so it is among the least. */
+    /* Ours has a context and nothing else, so it is among the least of those that appeared. */
     *bytes = (int64_t)after.least_fresh_bytes;
-    if (after.fresh > 1 && *bytes >= least && *bytes <= most) return true;
+    if (*bytes > 0 && *bytes >= least && *bytes <= most) return true;
     if (after.has_free && before->has_free) {
         *bytes = (int64_t)(before->free_bytes - after.free_bytes) - asked_bytes;
         if (*bytes >= least && *bytes <= most) return true;
@@ -163,16 +220,16 @@ static bool change(struct vgpu_process *process, const struct vgpu_measure *befo
     return false;
 }
 
-uint64_t vgpu_measure_end(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t least_bytes,
-                          uint64_t most_bytes, uint64_t otherwise_bytes) {
+uint64_t vgpu_measure_context(struct vgpu_process *process, const struct vgpu_measure *before, CUcontext context,
+                              uint64_t least_bytes, uint64_t most_bytes, uint64_t otherwise_bytes) {
     int64_t bytes;
-    return change(process, before, (int64_t)least_bytes, (int64_t)most_bytes, &bytes) ? (uint64_t)bytes
-                                                                                      : otherwise_bytes;
+    bool told = change(process, before, context, (int64_t)least_bytes, (int64_t)most_bytes, &bytes);
+    return told ? (uint64_t)bytes : otherwise_bytes;
 }
 
 int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t otherwise_bytes) {
     int64_t bytes, most = (int64_t)(UINT64_C(1) << 40);
-    return change(process, before, -most, most, &bytes) ? bytes : (int64_t)otherwise_bytes;
+    return change(process, before, NULL, -most, most, &bytes) ? bytes : (int64_t)otherwise_bytes;
 }
 
 uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device) {

@@ -18,8 +18,7 @@ struct vgpu_measure {
     uint64_t own_bytes;
     uint64_t free_bytes;
     uint64_t charged_bytes; /* to this process at that time */
-    /* With a context of the first: the least that a process holds which wasn't there when it was begun, and how many
-     * these are. */
+    /* After our first context: how many are there that weren't before it, and what the least of them holds. */
     uint64_t least_fresh_bytes;
     unsigned int fresh;
 };
@@ -27,12 +26,12 @@ struct vgpu_measure {
 /* Takes stock of the device (index in the region). With birth_lock, here and for the others. */
 void vgpu_measure_start(struct vgpu_process *process, int device, struct vgpu_measure *before);
 
-/* Bytes that came since `before`, at least `least_bytes` and at most `most_bytes`; `otherwise_bytes` if the card can't
- * tell. */
-uint64_t vgpu_measure_end(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t least_bytes,
-                          uint64_t most_bytes, uint64_t otherwise_bytes);
+/* Bytes that `context`, which is new, took since `before`: at least `least_bytes` and at most `most_bytes`;
+ * `otherwise_bytes` if the card can't tell. */
+uint64_t vgpu_measure_context(struct vgpu_process *process, const struct vgpu_measure *before, CUcontext context,
+                              uint64_t least_bytes, uint64_t most_bytes, uint64_t otherwise_bytes);
 
-/* The same with a sign, for what can shrink too; `otherwise_bytes` if the card can't tell. */
+/* Bytes that came since `before`, with a sign, for what can shrink too; `otherwise_bytes` if the card can't tell. */
 int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t otherwise_bytes);
 
 /* Whether the next may tell more than 0. */

@@ -115,12 +115,12 @@ struct vgpu_process {
     struct vgpu_member first_member;
     struct vgpu_quota_texts texts;
     struct vgpu_gate gate;
-    uint32_t host_pid; /* by which NVML knows this process; 0: not found out yet */
-    struct vgpu_list
-        running;           /* of nvmlProcessInfo_t: who was on the card when it was asked last. With the gate closed */
-    struct vgpu_list seen; /* of uint32_t: who was there before our first context. With birth_lock */
-    unsigned int seen_count;
-    char why[200]; /* what makes a quota unusable */
+    uint32_t host_pid;        /* by which NVML knows this process; 0: not found out yet */
+    struct vgpu_list running; /* of nvmlProcessInfo_t: who was on the card when it was asked last. With closed gate */
+    struct vgpu_list earlier; /* the same, at an earlier moment. With birth_lock */
+    unsigned int earlier_count;
+    unsigned int challenges; /* to be made yet to find host_pid out */
+    char why[200];           /* what makes a quota unusable */
 };
 
 extern struct vgpu_process *vgpu_process_page;

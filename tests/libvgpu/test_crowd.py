@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import BUILD
 
 from .conftest import MIB, Ground
+from .test_modules import big
 
 Process = subprocess.Popen[bytes]
 CONTEXT = 102 * MIB
@@ -73,3 +76,29 @@ def test_contexts_that_are_made_at_once_are_charged_what_each_takes(crowded: Gro
     with crowd(crowded, 300, "hold", inside) as (_, said):
         assert said == ["held"] * 300
         assert crowded.ledger(crowded.folder / "run" / "region")["used"] == crowded.held() == 300 * CONTEXT
+
+
+@pytest.fixture
+def inside() -> Iterator[list[str]]:
+    """What puts a program into a pid namespace of the test."""
+    keeper = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "1000"])
+    children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children")
+    while not children.read_text():
+        time.sleep(0.01)
+    yield ["nsenter", f"--pid=/proc/{children.read_text().strip()}/ns/pid"]
+    keeper.kill()
+    keeper.wait()
+
+
+@pytest.mark.usefixtures("root")
+def test_who_began_at_once_in_a_container_is_told_apart_from_the_others(ground: Ground, inside: list[str]) -> None:
+    """What they load afterwards, all at the same time, is charged as if each were alone."""
+    workers = [ground.worker("10g", wrap=inside, device=None) for _ in range(6)]
+    assert [worker.call("cuInit", 0) for worker in workers] == [0] * 6
+    assert ground.held() == 0  # the card has their numbers on the host now, as a real one has from the beginning
+    for step, mib in (("start", 0), ("module_load", 101), ("module_load", 202)):
+        for worker in workers:
+            worker.send(step, big(mib) if mib else 0)
+        assert [worker.receive()[0] for worker in workers] == [0] * 6
+        assert ground.ledger()["used"] == ground.held()
+    assert ground.held() > 6 * (101 + 202) * MIB
