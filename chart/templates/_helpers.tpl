@@ -148,6 +148,12 @@ has({{ . }}.metadata.annotations) && ('gpu-memory' in {{ . }}.metadata.annotatio
 request.userInfo.groups.exists(group, group in {{ .Values.policies.exemptGroups | toJson | replace "\"" "'" }})
 {{- end }}
 
+{{/* Seconds: a number, alone or with s, m or h. */}}
+{{- define "kri.seconds" -}}
+{{- $unit := regexFind "[mh]$" (toString .) -}}
+{{- mul (regexFind "^[0-9]+" (toString .) | int) (get (dict "" 1 "m" 60 "h" 3600) $unit) -}}
+{{- end }}
+
 {{/* The version that may be asked for: the cluster's API, or what --api-versions says. */}}
 {{- define "kri.hasPrometheusOperator" -}}
 {{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" }}yes{{ end -}}

@@ -1,11 +1,29 @@
 """values.yaml, its schema and README's table say the same."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from tests.chart.values import END, README, SCHEMA, VALUES, UndocumentedError, read, schema, schema_text, with_table
+
+# What values files written for the reference chart name.
+KNOWN = (
+    "global.imageRegistry",
+    "global.imagePullSecrets",
+    *(f"librarySync.{name}" for name in ("nodeSelector", "tolerations", "resources", "priorityClassName")),
+    *(
+        f"monitor.{name}"
+        for name in ("enabled", "nodeSelector", "runtimeClassName", "resyncInterval", "updateInterval")
+    ),
+    *(f"monitor.{name}" for name in ("metricsPort", "legacyMetrics", "resources", "podLabels", "podAnnotations")),
+    *(f"monitor.serviceMonitor.{name}" for name in ("enabled", "interval", "scrapeTimeout", "labels")),
+    *(f"webhook.podDisruptionBudget.{name}" for name in ("minAvailable", "maxUnavailable")),
+    *(f"webhook.{name}" for name in ("replicaCount", "resources", "failurePolicy", "nodeSelector", "tolerations")),
+    "tls.certManager.enabled",
+    "rbac.create",
+)
 
 
 def test_every_value_has_a_comment() -> None:
@@ -27,7 +45,20 @@ def test_readme_table_is_made_from_the_values() -> None:
     assert text == with_table(text, read(VALUES.read_text())), "python -m tests.chart.values --write"
 
 
+def test_users_of_the_reference_chart_find_their_values() -> None:
+    values = {value.name: value for value in read(VALUES.read_text())}
+    assert {name for name in KNOWN if name not in values} == set()
+    assert any(name.startswith("paths.") for name in values)
+    # There an interval is a text with a unit.
+    interval = values["monitor.updateInterval"].keywords
+    assert "string" in interval["type"]
+    assert re.search(interval["pattern"], "5s")
+    assert "string" in values["monitor.resyncInterval"].keywords["type"]
+
+
 def test_schema_refuses_a_mistyped_name_on_every_level() -> None:
+    """Except below `global`, where a parent chart has names of its own: templates/validation.yaml looks at those."""
+
     def walk(level: dict[str, Any], name: str) -> None:
         if "properties" in level and name != "global":
             assert level["additionalProperties"] is False, name

@@ -14,6 +14,13 @@ import yaml
 
 CHART = Path(__file__).resolve().parents[2] / "chart"
 VALUES, SCHEMA, README = CHART / "values.yaml", CHART / "values.schema.json", CHART / "README.md"
+# Kubernetes' own objects among the values, and the fields that they have.
+OBJECTS = {
+    "resources": {"requests": "object", "limits": "object", "claims": "array"},
+    "affinity": {"nodeAffinity": "object", "podAffinity": "object", "podAntiAffinity": "object"},
+    "seLinuxOptions": {"user": "string", "role": "string", "type": "string", "level": "string"},
+    "updateStrategy": {"type": "string", "rollingUpdate": "object"},
+}
 BEGIN, END = "<!-- values: made from values.yaml -->\n", "<!-- /values -->\n"
 
 
@@ -78,7 +85,12 @@ def schema(values: list[Value]) -> dict[str, Any]:
         level = root
         for group in groups:
             level = level["properties"].setdefault(group, _object())
-        level["properties"][leaf] = {"description": value.text, **_type(value.default), **value.keywords}
+        level["properties"][leaf] = {
+            "description": value.text,
+            **_type(value.default),
+            **_fields(leaf),
+            **value.keywords,
+        }
     # Helm gives a subchart's `global` more keys than ours.
     root["properties"]["global"]["additionalProperties"] = True
     return root
@@ -92,6 +104,15 @@ def _object(title: str = "") -> dict[str, Any]:
 def _type(default: Any) -> dict[str, Any]:
     names = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
     return {"type": names[type(default)]} if type(default) in names else {}
+
+
+def _fields(leaf: str) -> dict[str, Any]:
+    if leaf not in OBJECTS:
+        return {}
+    return {
+        "properties": {name: {"type": kind} for name, kind in OBJECTS[leaf].items()},
+        "additionalProperties": False,
+    }
 
 
 def table(values: list[Value]) -> str:
