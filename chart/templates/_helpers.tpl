@@ -100,8 +100,10 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* Call with (list $ .Values.webhook.image). */}}
 {{- define "kri.pullSecrets" -}}
-{{- with .Values.global.imagePullSecrets }}
+{{- $root := index . 0 -}}
+{{- with concat $root.Values.global.imagePullSecrets (index . 1).pullSecrets | uniq }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -189,7 +191,7 @@ spec:
       {{- with $tests.runtimeClassName }}
       runtimeClassName: {{ . }}
       {{- end }}
-      {{- include "kri.pullSecrets" $root | nindent 6 }}
+      {{- include "kri.pullSecrets" (list $root $root.Values.librarySync.image) | nindent 6 }}
       terminationGracePeriodSeconds: 1
       securityContext:
         runAsNonRoot: true

@@ -91,8 +91,36 @@ def test_openshift_lets_the_webhook_run_under_its_images_number(settings: Settin
     binding = made.one("RoleBinding", "-nonroot")
     assert binding["roleRef"]["name"] == "system:openshift:scc:nonroot-v2"
     assert {subject["name"] for subject in binding["subjects"]} == {f"{NAME}-webhook", f"{NAME}-verify"}
-    users = made.one("SecurityContextConstraints")["users"]
+    users = made.one("SecurityContextConstraints", "-node")["users"]
     assert users == [f"system:serviceaccount:{NAME}:{NAME}-{part}" for part in ("libsync", "monitor")]
+
+
+def test_on_openshift_the_pods_of_helm_test_may_get_their_mounts_and_nothing_more(settings: Settings) -> None:
+    made = render(settings, "--set=preset=openshift")
+    share = made.one("SecurityContextConstraints", "-share")
+    assert share["users"] == [f"system:serviceaccount:{NAME}-test:default"]
+    assert {name for name, allowed in share.items() if allowed is True} == {"allowHostDirVolumePlugin"}
+    assert share["allowedCapabilities"] is None
+    assert [
+        one["metadata"]["name"]
+        for one in render(settings, "--set=preset=openshift", "--set=tests.enabled=false").all(
+            "SecurityContextConstraints"
+        )
+    ] == [f"{NAME}-node"]
+
+
+def test_each_component_has_pull_secrets_of_its_own_beside_the_common_ones(settings: Settings) -> None:
+    made = render(
+        settings, "--set=global.imagePullSecrets[0].name=all", "--set=monitor.image.pullSecrets[0].name=monitors"
+    )
+    named = {component: [one["name"] for one in pod["imagePullSecrets"]] for component, pod in made.pods().items()}
+    assert named == {"webhook": ["all"], "libsync": ["all"], "monitor": ["all", "monitors"]}
+
+
+@pytest.mark.parametrize("value", ["preset", "paths", "webhook", "librarySync", "monitor", "global"])
+def test_a_group_of_values_that_is_null_is_refused_by_its_name(settings: Settings, value: str) -> None:
+    with pytest.raises(RefusedError, match=rf"missing propert\w+:? '{value}'|{value} is required"):
+        render(settings, f"--set={value}=null")
 
 
 def _notes(cluster: Cluster, *values: str) -> str:

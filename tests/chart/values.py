@@ -91,6 +91,8 @@ def schema(values: list[Value]) -> dict[str, Any]:
             **_fields(leaf),
             **value.keywords,
         }
+    # Helm drops a key that somebody sets to null; without these, a template would fail somewhere.
+    root["required"] = [name for name, level in root["properties"].items() if {"properties", "enum"} & level.keys()]
     # Helm gives a subchart's `global` more keys than ours.
     root["properties"]["global"]["additionalProperties"] = True
     return root
