@@ -3,10 +3,10 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from http.client import HTTPResponse, HTTPSConnection
@@ -16,11 +16,10 @@ from types import TracebackType
 from e2e.cluster import control, pki
 from e2e.cluster.client import Client, Object, decode, finish
 from e2e.cluster.namespaces import Namespaces
-from e2e.cluster.node import Node, remove_control_groups
+from e2e.cluster.node import Node
 from e2e.cluster.settings import NODE_IP, NODE_NAME, Settings
 
-PREFIX = "kri-e2e-"
-OWNER = "owner.pid"
+JANITOR = Path(__file__).with_name("janitor.py")
 
 
 class Cluster(Client):
@@ -34,9 +33,7 @@ class Cluster(Client):
         super().__init__(settings)
         self._images = images
         self._stack = contextlib.ExitStack()
-        _remove_leftovers()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        (self.folder / OWNER).write_text(str(os.getpid()))
+        self.folder = Path(tempfile.mkdtemp(prefix="kri-e2e-"))
         self.pki = self.folder / "pki"
         self.node = Node(self.folder / "node", self.pki, settings.programs) if node else None
         memory = self.folder / "etcd"
@@ -50,7 +47,9 @@ class Cluster(Client):
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Cluster":
-        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        command = [sys.executable, "-I", "-S", str(JANITOR), str(self.folder)]
+        janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._stack.callback(janitor.communicate)
         try:
             self._start()
         except BaseException:
@@ -74,7 +73,6 @@ class Cluster(Client):
         programs = self.settings.programs
         pki.make_all(self.pki)
         if self.node:
-            self._stack.callback(remove_control_groups, self.node.cgroup)
             self.node.prepare()
         self._stack.enter_context(self.namespaces)
         self.spawn("etcd", control.etcd(self.folder / "etcd"))
@@ -194,15 +192,6 @@ class Cluster(Client):
             lines = path.read_text(errors="replace").splitlines()[-5:]
             ends.append(f"--- {path.name}\n" + "\n".join(line[:400] for line in lines))
         return "\n".join(ends)
-
-
-def _remove_leftovers() -> None:
-    """Folders and control groups of runs that were killed: all else went with them."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            if not Path("/proc", (folder / OWNER).read_text()).exists():
-                remove_control_groups(folder.name)
-                shutil.rmtree(folder)
 
 
 class _Connection(HTTPSConnection):

@@ -1,10 +1,8 @@
 """Configuration and command lines of the node: containerd, its network plugin, the kubelet, control groups."""
 
-import contextlib
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
 from e2e.cluster.settings import DNS_IP, NODE_IP, NODE_NAME, POD_RANGE
@@ -182,16 +180,3 @@ class Node:
 def _write_program(path: Path, command: str) -> None:
     path.write_text(f"#!/bin/sh\n{command}\n")
     path.chmod(0o755)
-
-
-def remove_control_groups(name: str) -> None:
-    """What the end of the namespaces doesn't take: a run's control groups, once their processes are gone."""
-    for _ in range(50):
-        left = [path for path in (CGROUPS / name, *CGROUPS.glob(f"*/{name}")) if path.exists()]
-        if not left:
-            return
-        for own in left:
-            for group in (*sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True), own):
-                with contextlib.suppress(OSError):
-                    group.rmdir()
-        time.sleep(0.1)
