@@ -59,61 +59,62 @@ static void stillborn(struct vgpu_process *process, const struct birth *birth) {
     vgpu_uncharge(process, birth->device, VGPU_KIND_CONTEXT, birth->reserved_bytes);
 }
 
-/* A body of every function that makes a context: `call` makes it, at *pctx. */
-#define CREATE(pctx, ordinal, call)                                                                                    \
+/* A body of every function that makes a context: `create(pctx, ...)` makes it. */
+#define CREATE(pctx, ordinal, create, ...)                                                                             \
     do {                                                                                                               \
-        VGPU_BEGIN_UNGATED(process, call);                                                                             \
+        VGPU_BEGIN_UNGATED(process, create(pctx, __VA_ARGS__));                                                        \
         struct birth birth;                                                                                            \
-        if (!(pctx) || (ordinal) < 0 || (ordinal) >= process->cuda_devices) return call;                               \
+        if (!(pctx) || (ordinal) < 0 || (ordinal) >= process->cuda_devices) return create(pctx, __VA_ARGS__);          \
         vgpu_private_lock(&process->birth_lock);                                                                       \
         CUresult result = expect(process, ordinal, &birth);                                                            \
+        struct vgpu_context context = {.handle = NULL};                                                                \
         if (result == CUDA_SUCCESS) {                                                                                  \
-            result = call;                                                                                             \
+            result = create(&context.handle, __VA_ARGS__);                                                             \
             if (result != CUDA_SUCCESS) {                                                                              \
                 stillborn(process, &birth);                                                                            \
             } else {                                                                                                   \
-                struct vgpu_context context = {.handle = *(pctx)};                                                     \
                 result = born(process, &birth, &context, LEAST_BYTES);                                                 \
-                if (result != CUDA_SUCCESS) real_cuCtxDestroy_v2(*(pctx));                                             \
+                if (result != CUDA_SUCCESS) real_cuCtxDestroy_v2(context.handle);                                      \
             }                                                                                                          \
         }                                                                                                              \
         vgpu_private_unlock(&process->birth_lock);                                                                     \
+        if (result == CUDA_SUCCESS) *(pctx) = context.handle;                                                          \
         return result;                                                                                                 \
     } while (0)
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-    CREATE(pctx, dev, real_cuCtxCreate(pctx, flags, dev));
+    CREATE(pctx, dev, real_cuCtxCreate, flags, dev);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-    CREATE(pctx, dev, real_cuCtxCreate_v2(pctx, flags, dev));
+    CREATE(pctx, dev, real_cuCtxCreate_v2, flags, dev);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
                         CUdevice dev) {
-    CREATE(pctx, dev, real_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
+    CREATE(pctx, dev, real_cuCtxCreate_v3, paramsArray, numParams, flags, dev);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev) {
-    CREATE(pctx, dev, real_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
+    CREATE(pctx, dev, real_cuCtxCreate_v4, ctxCreateParams, flags, dev);
 }
 
 CUresult cuGLCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-    CREATE(pctx, dev, real_cuGLCtxCreate(pctx, flags, dev));
+    CREATE(pctx, dev, real_cuGLCtxCreate, flags, dev);
 }
 
 CUresult cuGLCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-    CREATE(pctx, dev, real_cuGLCtxCreate_v2(pctx, flags, dev));
+    CREATE(pctx, dev, real_cuGLCtxCreate_v2, flags, dev);
 }
 
 CUresult cuVDPAUCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int vdpDevice,
                           void *vdpGetProcAddress) {
-    CREATE(pctx, dev, real_cuVDPAUCtxCreate(pctx, flags, dev, vdpDevice, vdpGetProcAddress));
+    CREATE(pctx, dev, real_cuVDPAUCtxCreate, flags, dev, vdpDevice, vdpGetProcAddress);
 }
 
 CUresult cuVDPAUCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int vdpDevice,
                              void *vdpGetProcAddress) {
-    CREATE(pctx, dev, real_cuVDPAUCtxCreate_v2(pctx, flags, dev, vdpDevice, vdpGetProcAddress));
+    CREATE(pctx, dev, real_cuVDPAUCtxCreate_v2, flags, dev, vdpDevice, vdpGetProcAddress);
 }
 
 static bool primary_is_active(CUdevice ordinal) {
@@ -131,29 +132,42 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     if (vgpu_context_primary(process, process->index_of[dev])) {
         result = real_cuDevicePrimaryCtxRetain(pctx, dev);
     } else if ((result = expect(process, dev, &birth)) == CUDA_SUCCESS) {
-        result = real_cuDevicePrimaryCtxRetain(pctx, dev);
+        struct vgpu_context context = {.primary = true};
+        result = real_cuDevicePrimaryCtxRetain(&context.handle, dev);
         if (result != CUDA_SUCCESS) {
             stillborn(process, &birth);
         } else {
-            struct vgpu_context context = {.handle = *pctx, .primary = true};
             result = born(process, &birth, &context, LEAST_BYTES);
-            if (result != CUDA_SUCCESS) real_cuDevicePrimaryCtxRelease_v2(dev);
+            if (result == CUDA_SUCCESS)
+                *pctx = context.handle;
+            else
+                real_cuDevicePrimaryCtxRelease_v2(dev);
         }
     }
     vgpu_private_unlock(&process->birth_lock);
     return result;
 }
 
+/* The bodies of what may end a context: its modules are known by what the card has after all else was given back. */
+#define ENDING(process, modules)                                                                                       \
+    struct vgpu_modules modules;                                                                                       \
+    vgpu_private_lock(&(process)->birth_lock);                                                                         \
+    vgpu_modules_watch(process, &(modules))
+
+#define ENDED(process, modules)                                                                                        \
+    vgpu_modules_settle(process, &(modules));                                                                          \
+    vgpu_private_unlock(&(process)->birth_lock)
+
 /* The last release and a reset take the context down with everything in it. The handle may be given out again. */
 #define RELEASE_PRIMARY(ordinal, call)                                                                                 \
     do {                                                                                                               \
         VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
-        vgpu_private_lock(&process->birth_lock);                                                                       \
+        ENDING(process, modules);                                                                                      \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS && (ordinal) >= 0 && (ordinal) < process->cuda_devices &&                           \
             !primary_is_active(ordinal))                                                                               \
             vgpu_context_died(process, vgpu_context_primary(process, process->index_of[ordinal]));                     \
-        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        ENDED(process, modules);                                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -169,7 +183,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 #define RESET_PRIMARY(ordinal, call)                                                                                   \
     do {                                                                                                               \
         VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
-        vgpu_private_lock(&process->birth_lock);                                                                       \
+        ENDING(process, modules);                                                                                      \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS && (ordinal) >= 0 && (ordinal) < process->cuda_devices) {                           \
             uint16_t number = vgpu_context_primary(process, process->index_of[ordinal]);                               \
@@ -178,7 +192,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
             else                                                                                                       \
                 vgpu_context_died(process, number);                                                                    \
         }                                                                                                              \
-        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        ENDED(process, modules);                                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -193,11 +207,11 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
 #define DESTROY(ctx, call)                                                                                             \
     do {                                                                                                               \
         VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
-        vgpu_private_lock(&process->birth_lock);                                                                       \
+        ENDING(process, modules);                                                                                      \
         uint16_t number = vgpu_context_number(process, ctx);                                                           \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS) vgpu_context_died(process, number);                                                \
-        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        ENDED(process, modules);                                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -212,20 +226,32 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
 /* Attach and detach count uses of a context; the last detach destroys it. */
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
     VGPU_BEGIN_UNGATED(process, real_cuCtxAttach(pctx, flags));
-    CUresult result = real_cuCtxAttach(pctx, flags);
-    uint16_t number = result == CUDA_SUCCESS && pctx ? vgpu_context_number(process, *pctx) : 0;
-    if (number) __atomic_fetch_add(&process->contexts[number - 1].attached, 1, __ATOMIC_RELAXED);
+    CUcontext attached = NULL;
+    if (!pctx) return real_cuCtxAttach(pctx, flags);
+    vgpu_private_lock(&process->birth_lock);
+    CUresult result = real_cuCtxAttach(&attached, flags);
+    uint16_t number = result == CUDA_SUCCESS ? vgpu_context_number(process, attached) : 0;
+    if (number) process->contexts[number - 1].attached++;
+    vgpu_private_unlock(&process->birth_lock);
+    if (result == CUDA_SUCCESS) *pctx = attached;
     return result;
+}
+
+/* After a detach. The primary context isn't counted by it. */
+static bool lives_on(struct vgpu_process *process, uint16_t number) {
+    struct vgpu_context *context = &process->contexts[number - 1];
+    for (int ordinal = 0; context->primary && ordinal < process->cuda_devices; ordinal++)
+        if (process->index_of[ordinal] == context->device) return primary_is_active(ordinal);
+    return context->attached-- > 0;
 }
 
 CUresult cuCtxDetach(CUcontext ctx) {
     VGPU_BEGIN_RELEASE_UNGATED(process, real_cuCtxDetach(ctx));
-    vgpu_private_lock(&process->birth_lock);
+    ENDING(process, modules);
     uint16_t number = vgpu_context_number(process, ctx);
     CUresult result = real_cuCtxDetach(ctx);
-    if (result == CUDA_SUCCESS && number && process->contexts[number - 1].attached-- == 0)
-        vgpu_context_died(process, number);
-    vgpu_private_unlock(&process->birth_lock);
+    if (result == CUDA_SUCCESS && number && !lives_on(process, number)) vgpu_context_died(process, number);
+    ENDED(process, modules);
     return result;
 }
 
@@ -245,17 +271,21 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
     }
     if (result == CUDA_SUCCESS) {
         bool first = birth.reserved_bytes != 0;
-        result = real_cuGreenCtxCreate(phCtx, desc, dev, flags);
+        CUgreenCtx green = NULL;
+        result = real_cuGreenCtxCreate(&green, desc, dev, flags);
         if (result != CUDA_SUCCESS) {
             stillborn(process, &birth);
         } else {
-            struct vgpu_context context = {.green = first ? NULL : *phCtx, .primary = first};
+            struct vgpu_context context = {.green = first ? NULL : green, .primary = first};
             if (!first)
-                real_cuCtxFromGreenCtx(&context.handle, *phCtx);
+                real_cuCtxFromGreenCtx(&context.handle, green);
             else if (real_cuDevicePrimaryCtxRetain(&context.handle, dev) == CUDA_SUCCESS)
                 real_cuDevicePrimaryCtxRelease_v2(dev); /* only its handle was wanted */
             result = born(process, &birth, &context, first ? LEAST_BYTES : 0);
-            if (result != CUDA_SUCCESS) real_cuGreenCtxDestroy(*phCtx);
+            if (result == CUDA_SUCCESS)
+                *phCtx = green;
+            else
+                real_cuGreenCtxDestroy(green);
         }
     }
     vgpu_private_unlock(&process->birth_lock);
@@ -264,7 +294,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     VGPU_BEGIN_RELEASE_UNGATED(process, real_cuGreenCtxDestroy(hCtx));
-    vgpu_private_lock(&process->birth_lock);
+    ENDING(process, modules);
     uint16_t number = 0;
     for (uint32_t i = 0; hCtx && i < process->context_count; i++)
         if (process->contexts[i].handle && process->contexts[i].green == hCtx) number = (uint16_t)(i + 1);
@@ -275,7 +305,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
             if (!primary_is_active(ordinal))
                 vgpu_context_died(process, vgpu_context_primary(process, process->index_of[ordinal]));
     }
-    vgpu_private_unlock(&process->birth_lock);
+    ENDED(process, modules);
     return result;
 }
 

@@ -1,36 +1,29 @@
 /* Modules and libraries: code, constants and globals take memory of the card, how much only the card knows. It is
- * measured around each call that may load or unload code (measure.h) and kept as one sum for each context, with which
- * it goes. What doesn't fit is unloaded again. */
+ * measured around each call that may load or unload code (measure.h) and kept as one sum for each device: small modules
+ * share blocks, those of several contexts too, so what one of them took isn't what goes with it. What doesn't fit is
+ * unloaded again. */
 #include "body.h"
 #include "measure.h"
 
-enum direction { COMES, MUST_FIT, GOES };
+enum direction { COMES, MUST_FIT };
 
-/* What came is charged, what went is given back; a change in the other direction is none of this call's. false: it must
- * fit and doesn't. */
-static bool settle(struct vgpu_process *process, const struct vgpu_place *place, const struct vgpu_measure *before,
-                   CUresult result, enum direction direction) {
+/* What came is charged; if it went, that is none of this call's. false: it must fit and doesn't. */
+static bool settle(struct vgpu_process *process, const struct vgpu_measure *before, CUresult result,
+                   enum direction direction) {
     if (direction == MUST_FIT && result != CUDA_SUCCESS) return true;
     int64_t change = vgpu_measure_change(process, before, 0);
-    struct vgpu_context *context = place->context ? &process->contexts[place->context - 1] : NULL;
-    if (change > 0 && direction != GOES) {
-        if (direction == MUST_FIT) {
-            if (vgpu_charge(process, place->device, VGPU_KIND_MODULE, (uint64_t)change) != CUDA_SUCCESS) return false;
-        } else {
-            vgpu_charge_anyway(process, place->device, VGPU_KIND_MODULE, (uint64_t)change);
-        }
-        if (context) context->module_bytes += (uint64_t)change;
-    } else if (change < 0 && direction == GOES && context) {
-        uint64_t less = (uint64_t)-change < context->module_bytes ? (uint64_t)-change : context->module_bytes;
-        context->module_bytes -= less;
-        vgpu_uncharge(process, place->device, VGPU_KIND_MODULE, less);
-    }
+    if (change <= 0) return true;
+    if (direction == COMES)
+        vgpu_charge_anyway(process, before->device, VGPU_KIND_MODULE, (uint64_t)change);
+    else if (vgpu_charge(process, before->device, VGPU_KIND_MODULE, (uint64_t)change) != CUDA_SUCCESS)
+        return false;
+    process->module_bytes[before->device] += (uint64_t)change;
     return true;
 }
 
-/* Any call after which code may have come (a library's is loaded into a context by the first call that needs it there,
- * and can't be unloaded alone) or gone. `undo` runs when it must fit and doesn't. */
-#define AROUND(direction, call, undo)                                                                                  \
+/* Any call after which code may have come: a library's is loaded into a context by the first call that needs it there,
+ * and can't be unloaded alone. */
+#define FOLLOW(call)                                                                                                   \
     do {                                                                                                               \
         VGPU_BEGIN_UNGATED(process, call);                                                                             \
         struct vgpu_place place;                                                                                       \
@@ -39,56 +32,103 @@ static bool settle(struct vgpu_process *process, const struct vgpu_place *place,
         vgpu_private_lock(&process->birth_lock);                                                                       \
         vgpu_measure_start(process, place.device, &before);                                                            \
         CUresult result = call;                                                                                        \
-        if (!settle(process, &place, &before, result, direction)) {                                                    \
-            undo;                                                                                                      \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                                                         \
-        }                                                                                                              \
+        settle(process, &before, result, COMES);                                                                       \
         vgpu_private_unlock(&process->birth_lock);                                                                     \
         return result;                                                                                                 \
     } while (0)
 
-#define LOAD(call, undo)    AROUND(MUST_FIT, call, undo)
-#define FOLLOW(which, call) AROUND(which, call, (void)0)
+/* Loads by `load(out, ...)`. The program sees the handle only once it is there to stay: what must be unloaded again
+ * mustn't be out of reach by then. */
+#define LOAD(handle, out, load, unload, ...)                                                                           \
+    do {                                                                                                               \
+        VGPU_BEGIN_UNGATED(process, load(out, __VA_ARGS__));                                                           \
+        struct vgpu_place place;                                                                                       \
+        struct vgpu_measure before;                                                                                    \
+        handle loaded = NULL;                                                                                          \
+        if (!(out) || !vgpu_place_current(process, &place)) return load(out, __VA_ARGS__);                             \
+        vgpu_private_lock(&process->birth_lock);                                                                       \
+        vgpu_measure_start(process, place.device, &before);                                                            \
+        CUresult result = load(&loaded, __VA_ARGS__);                                                                  \
+        if (!settle(process, &before, result, MUST_FIT)) {                                                             \
+            unload(loaded);                                                                                            \
+            result = CUDA_ERROR_OUT_OF_MEMORY;                                                                         \
+        }                                                                                                              \
+        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        if (result == CUDA_SUCCESS) *(out) = loaded;                                                                   \
+        return result;                                                                                                 \
+    } while (0)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname) {
-    LOAD(real_cuModuleLoad(module, fname), real_cuModuleUnload(*module));
+    LOAD(CUmodule, module, real_cuModuleLoad, real_cuModuleUnload, fname);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    LOAD(real_cuModuleLoadData(module, image), real_cuModuleUnload(*module));
+    LOAD(CUmodule, module, real_cuModuleLoadData, real_cuModuleUnload, image);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, int *options,
                             void **optionValues) {
-    LOAD(real_cuModuleLoadDataEx(module, image, numOptions, options, optionValues), real_cuModuleUnload(*module));
+    LOAD(CUmodule, module, real_cuModuleLoadDataEx, real_cuModuleUnload, image, numOptions, options, optionValues);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) {
-    LOAD(real_cuModuleLoadFatBinary(module, fatCubin), real_cuModuleUnload(*module));
-}
-
-CUresult cuModuleUnload(CUmodule hmod) {
-    FOLLOW(GOES, real_cuModuleUnload(hmod));
-}
-
-CUresult cuLibraryUnload(CUlibrary library) {
-    FOLLOW(GOES, real_cuLibraryUnload(library));
+    LOAD(CUmodule, module, real_cuModuleLoadFatBinary, real_cuModuleUnload, fatCubin);
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jitOptions, void **jitOptionsValues,
                            unsigned int numJitOptions, int *libraryOptions, void **libraryOptionValues,
                            unsigned int numLibraryOptions) {
-    LOAD(real_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-                                libraryOptionValues, numLibraryOptions),
-         real_cuLibraryUnload(*library));
+    LOAD(CUlibrary, library, real_cuLibraryLoadData, real_cuLibraryUnload, code, jitOptions, jitOptionsValues,
+         numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, int *jitOptions, void **jitOptionsValues,
                                unsigned int numJitOptions, int *libraryOptions, void **libraryOptionValues,
                                unsigned int numLibraryOptions) {
-    LOAD(real_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-                                    libraryOptionValues, numLibraryOptions),
-         real_cuLibraryUnload(*library));
+    LOAD(CUlibrary, library, real_cuLibraryLoadFromFile, real_cuLibraryUnload, fileName, jitOptions, jitOptionsValues,
+         numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+}
+
+void vgpu_modules_watch(struct vgpu_process *process, struct vgpu_modules *modules) {
+    for (int device = 0; device < VGPU_MAX_DEVICES; device++) {
+        modules->watched[device] = process->module_bytes[device] != 0;
+        if (modules->watched[device]) vgpu_measure_start(process, device, &modules->before[device]);
+    }
+}
+
+void vgpu_modules_settle(struct vgpu_process *process, const struct vgpu_modules *modules) {
+    for (int device = 0; device < VGPU_MAX_DEVICES; device++) {
+        if (!modules->watched[device]) continue;
+        uint64_t gone = process->module_bytes[device];
+        int64_t change = vgpu_measure_change(process, &modules->before[device], 0);
+        if (vgpu_context_any(process, device)) {
+            uint64_t less = change < 0 ? (uint64_t)-change : 0;
+            if (less < gone) gone = less;
+        }
+        process->module_bytes[device] -= gone;
+        vgpu_uncharge(process, device, VGPU_KIND_MODULE, gone);
+    }
+}
+
+/* Wherever it was loaded: the current context needn't be one of those. */
+#define UNLOAD(call)                                                                                                   \
+    do {                                                                                                               \
+        VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
+        struct vgpu_modules modules;                                                                                   \
+        vgpu_private_lock(&process->birth_lock);                                                                       \
+        vgpu_modules_watch(process, &modules);                                                                         \
+        CUresult result = call;                                                                                        \
+        vgpu_modules_settle(process, &modules);                                                                        \
+        vgpu_private_unlock(&process->birth_lock);                                                                     \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuModuleUnload(CUmodule hmod) {
+    UNLOAD(real_cuModuleUnload(hmod));
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+    UNLOAD(real_cuLibraryUnload(library));
 }
 
 /* A kernel of a library may be launched as it is, and the launch would load its code: no call to measure around. So it
@@ -98,45 +138,47 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
     struct vgpu_place place;
     struct vgpu_measure before;
     CUfunction function;
-    CUresult result = real_cuLibraryGetKernel(pKernel, library, name);
-    if (result != CUDA_SUCCESS || !pKernel || !vgpu_place_current(process, &place)) return result;
+    CUkernel kernel = NULL;
+    if (!pKernel || !vgpu_place_current(process, &place)) return real_cuLibraryGetKernel(pKernel, library, name);
+    CUresult result = real_cuLibraryGetKernel(&kernel, library, name);
+    if (result != CUDA_SUCCESS) return result;
     vgpu_private_lock(&process->birth_lock);
     vgpu_measure_start(process, place.device, &before);
-    if (real_cuKernelGetFunction(&function, *pKernel) == CUDA_SUCCESS)
-        settle(process, &place, &before, CUDA_SUCCESS, COMES);
+    if (real_cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS) settle(process, &before, CUDA_SUCCESS, COMES);
     vgpu_private_unlock(&process->birth_lock);
+    *pKernel = kernel;
     return result;
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
-    FOLLOW(COMES, real_cuLibraryGetModule(pMod, library));
+    FOLLOW(real_cuLibraryGetModule(pMod, library));
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    FOLLOW(COMES, real_cuLibraryGetGlobal(dptr, bytes, library, name));
+    FOLLOW(real_cuLibraryGetGlobal(dptr, bytes, library, name));
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    FOLLOW(COMES, real_cuLibraryGetManaged(dptr, bytes, library, name));
+    FOLLOW(real_cuLibraryGetManaged(dptr, bytes, library, name));
 }
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
-    FOLLOW(COMES, real_cuKernelGetFunction(pFunc, kernel));
+    FOLLOW(real_cuKernelGetFunction(pFunc, kernel));
 }
 
 /* With CUDA_MODULE_LOADING=LAZY, the default since 11.7, a module's code arrives when a function of it is asked for. */
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
-    FOLLOW(COMES, real_cuModuleGetFunction(hfunc, hmod, name));
+    FOLLOW(real_cuModuleGetFunction(hfunc, hmod, name));
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name) {
-    FOLLOW(COMES, real_cuModuleGetGlobal(dptr, bytes, hmod, name));
+    FOLLOW(real_cuModuleGetGlobal(dptr, bytes, hmod, name));
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
-    FOLLOW(COMES, real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
+    FOLLOW(real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
 }
 
 CUresult cuFuncLoad(CUfunction function) {
-    FOLLOW(COMES, real_cuFuncLoad(function));
+    FOLLOW(real_cuFuncLoad(function));
 }

@@ -82,6 +82,12 @@ uint16_t vgpu_context_primary(const struct vgpu_process *process, int device) {
     return 0;
 }
 
+bool vgpu_context_any(const struct vgpu_process *process, int device) {
+    for (uint32_t i = 0; i < process->context_count; i++)
+        if (process->contexts[i].handle && process->contexts[i].device == device) return true;
+    return process->context_count == VGPU_MAX_CONTEXTS; /* there may have been more than are known */
+}
+
 struct death {
     struct vgpu_process *process;
     uint16_t context;
@@ -115,8 +121,6 @@ void vgpu_context_emptied(struct vgpu_process *process, uint16_t number) {
     struct vgpu_context *context = &process->contexts[number - 1];
     uint64_t limits = __atomic_exchange_n(&context->limit_bytes, 0, __ATOMIC_RELAXED);
     vgpu_uncharge(process, context->device, VGPU_KIND_CONTEXT, limits);
-    uint64_t modules = __atomic_exchange_n(&context->module_bytes, 0, __ATOMIC_RELAXED);
-    vgpu_uncharge(process, context->device, VGPU_KIND_MODULE, modules);
     vgpu_pools_settle(process);
 }
 

@@ -41,7 +41,10 @@ uint16_t vgpu_context_enter(struct vgpu_process *process, const struct vgpu_cont
 uint16_t vgpu_context_number(const struct vgpu_process *process, CUcontext handle);
 uint16_t vgpu_context_primary(const struct vgpu_process *process, int device);
 
-/* Gives back everything that died with a context, and forgets it. */
+/* Does this process have a context on the device? */
+bool vgpu_context_any(const struct vgpu_process *process, int device);
+
+/* Gives back everything that died with a context but its modules, and forgets it. */
 void vgpu_context_died(struct vgpu_process *process, uint16_t number);
 
 /* The same for a reset, after which the context itself lives on. */

@@ -34,6 +34,15 @@ uint64_t vgpu_measure_context(struct vgpu_process *process, const struct vgpu_me
 /* Bytes that came since `before`, with a sign, for what can shrink too; `otherwise_bytes` if the card can't tell. */
 int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_measure *before, uint64_t otherwise_bytes);
 
+/* Around a call that may take modules away, from whichever context: gives back what went. With birth_lock; of a context
+ * that ends everything else was given back in between. (account_module.c) */
+struct vgpu_modules {
+    bool watched[VGPU_MAX_DEVICES];
+    struct vgpu_measure before[VGPU_MAX_DEVICES];
+};
+void vgpu_modules_watch(struct vgpu_process *process, struct vgpu_modules *modules);
+void vgpu_modules_settle(struct vgpu_process *process, const struct vgpu_modules *modules);
+
 /* Whether the next may tell more than 0. */
 static inline bool vgpu_measure_can_tell(const struct vgpu_process *process) {
     return process->host_pid != 0 && !process->charged_ahead;

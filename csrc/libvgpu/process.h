@@ -46,12 +46,11 @@ enum vgpu_topic {
 };
 
 struct vgpu_context {
-    CUcontext handle;      /* NULL: this place is free */
-    CUgreenCtx green;      /* the green context that it was made from */
-    uint64_t bytes;        /* charged for the context itself, under VGPU_KIND_CONTEXT */
-    uint64_t module_bytes; /* for code and globals loaded into it, under VGPU_KIND_MODULE */
-    uint64_t limit_bytes;  /* and for the heap, stacks and printf buffer that the program raised */
-    uint8_t device;        /* index in the region */
+    CUcontext handle;     /* NULL: this place is free */
+    CUgreenCtx green;     /* the green context that it was made from */
+    uint64_t bytes;       /* charged for the context itself, under VGPU_KIND_CONTEXT */
+    uint64_t limit_bytes; /* and for the heap, stacks and printf buffer that the program raised */
+    uint8_t device;       /* index in the region */
     bool primary;
     uint32_t attached; /* cuCtxAttach calls not yet detached */
 };
@@ -110,6 +109,7 @@ struct vgpu_process {
     uint32_t context_count;                    /* places 0 .. context_count - 1 may be in use */
     struct vgpu_small small[VGPU_MAX_DEVICES]; /* guarded by packing_lock but for what small.h says */
     uint64_t graph_bytes[VGPU_MAX_DEVICES];    /* charged for the driver's reserve for graphs */
+    uint64_t module_bytes[VGPU_MAX_DEVICES];   /* for code and globals, under VGPU_KIND_MODULE; with birth_lock */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
     struct vgpu_member first_member;

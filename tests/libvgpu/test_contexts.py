@@ -161,3 +161,11 @@ def test_processes_that_start_together_in_pid_namespaces_are_each_measured_right
         worker.send("start")
     assert [worker.receive() for worker in workers] == [[0, 0, 0]] * 6
     assert agree(ground) == 6 * CONTEXT
+
+
+def test_a_detach_that_leaves_the_primary_context_alive_gives_nothing_back(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    primary = worker.out("cuCtxGetCurrent")[1]
+    worker.alloc(GIB)
+    worker.call("cuCtxDetach", primary)
+    assert agree(ground) == GIB + CONTEXT
