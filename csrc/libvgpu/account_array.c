@@ -130,13 +130,14 @@ static CUresult create_unknown(struct vgpu_process *process, const struct creati
 static CUresult create_array(struct vgpu_process *process, const struct creation *creation,
                              const CUDA_ARRAY3D_DESCRIPTOR *array, void **handle) {
     struct vgpu_place place;
+    void *made = NULL;
     if (!vgpu_place_current(process, &place) || (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
         return creation->create(creation, handle);
     uint64_t bytes = array_bytes(array, creation->levels);
-    CUresult result = bytes ? create_known(process, creation, &place, bytes, handle)
-                            : create_unknown(process, creation, &place, &bytes, handle);
+    CUresult result = bytes ? create_known(process, creation, &place, bytes, &made)
+                            : create_unknown(process, creation, &place, &bytes, &made);
     if (result != CUDA_SUCCESS) return result;
-    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)*handle,
+    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)made,
                                .bytes = bytes,
                                .device = (uint8_t)place.device,
                                .kind = VGPU_KIND_BUFFER,
@@ -144,8 +145,11 @@ static CUresult create_array(struct vgpu_process *process, const struct creation
     struct vgpu_entry old;
     int known = vgpu_table_exchange(&process->tables[VGPU_ARRAYS], &entry, &old);
     if (known == 1) vgpu_array_freed(process, &old);
-    if (known >= 0) return CUDA_SUCCESS;
-    creation->destroy(*handle);
+    if (known >= 0) {
+        *handle = made;
+        return CUDA_SUCCESS;
+    }
+    creation->destroy(made);
     unreserve(process, place.device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -178,44 +182,49 @@ static CUresult mipmapped(const struct creation *creation, void **handle) {
     return real_cuMipmappedArrayCreate((CUmipmappedArray *)handle, creation->descriptor, creation->levels);
 }
 
-/* Old and flat descriptors name the same things in fewer or narrower fields. */
+/* Old and flat descriptors name the same things in fewer or narrower fields. The driver gets the copy that was looked
+ * at. */
 #define FLAT(descriptor)                                                                                               \
-    {.Width = (descriptor)->Width,                                                                                     \
-     .Height = (descriptor)->Height,                                                                                   \
-     .Format = (descriptor)->Format,                                                                                   \
-     .NumChannels = (descriptor)->NumChannels}
+    {.Width = (descriptor).Width,                                                                                      \
+     .Height = (descriptor).Height,                                                                                    \
+     .Format = (descriptor).Format,                                                                                    \
+     .NumChannels = (descriptor).NumChannels}
 
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray) {
     VGPU_BEGIN(process, real_cuArrayCreate(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArrayCreate(pHandle, pAllocateArray);
-    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(pAllocateArray);
-    struct creation creation = {plain_v1, destroy_plain, pAllocateArray, 1};
+    CUDA_ARRAY_DESCRIPTOR_v1 asked = *pAllocateArray;
+    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(asked);
+    struct creation creation = {plain_v1, destroy_plain, &asked, 1};
     return create_array(process, &creation, &array, (void **)pHandle);
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
     VGPU_BEGIN(process, real_cuArrayCreate_v2(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArrayCreate_v2(pHandle, pAllocateArray);
-    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(pAllocateArray);
-    struct creation creation = {plain_v2, destroy_plain, pAllocateArray, 1};
+    CUDA_ARRAY_DESCRIPTOR asked = *pAllocateArray;
+    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(asked);
+    struct creation creation = {plain_v2, destroy_plain, &asked, 1};
     return create_array(process, &creation, &array, (void **)pHandle);
 }
 
 CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray) {
     VGPU_BEGIN(process, real_cuArray3DCreate(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArray3DCreate(pHandle, pAllocateArray);
-    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(pAllocateArray);
-    array.Depth = pAllocateArray->Depth;
-    array.Flags = pAllocateArray->Flags;
-    struct creation creation = {solid_v1, destroy_plain, pAllocateArray, 1};
+    CUDA_ARRAY3D_DESCRIPTOR_v1 asked = *pAllocateArray;
+    CUDA_ARRAY3D_DESCRIPTOR array = FLAT(asked);
+    array.Depth = asked.Depth;
+    array.Flags = asked.Flags;
+    struct creation creation = {solid_v1, destroy_plain, &asked, 1};
     return create_array(process, &creation, &array, (void **)pHandle);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
     VGPU_BEGIN(process, real_cuArray3DCreate_v2(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArray3DCreate_v2(pHandle, pAllocateArray);
-    struct creation creation = {solid_v2, destroy_plain, pAllocateArray, 1};
-    return create_array(process, &creation, pAllocateArray, (void **)pHandle);
+    CUDA_ARRAY3D_DESCRIPTOR array = *pAllocateArray;
+    struct creation creation = {solid_v2, destroy_plain, &array, 1};
+    return create_array(process, &creation, &array, (void **)pHandle);
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
@@ -223,8 +232,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
     VGPU_BEGIN(process, real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
     if (!pHandle || !pMipmappedArrayDesc)
         return real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-    struct creation creation = {mipmapped, destroy_mipmapped, pMipmappedArrayDesc, numMipmapLevels};
-    return create_array(process, &creation, pMipmappedArrayDesc, (void **)pHandle);
+    CUDA_ARRAY3D_DESCRIPTOR array = *pMipmappedArrayDesc;
+    struct creation creation = {mipmapped, destroy_mipmapped, &array, numMipmapLevels};
+    return create_array(process, &creation, &array, (void **)pHandle);
 }
 
 static CUresult destroy(struct vgpu_process *process, void *handle, CUresult (*real)(void *handle)) {

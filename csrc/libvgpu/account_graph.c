@@ -78,23 +78,26 @@ static void remember(struct vgpu_process *process, CUgraphExec executable, CUgra
     }
 }
 
-#define INSTANTIATE(executable, graph, call)                                                                           \
+#define INSTANTIATE(out, graph, instantiate, ...)                                                                      \
     do {                                                                                                               \
-        VGPU_BEGIN(process, call);                                                                                     \
-        CUresult result = call;                                                                                        \
-        if (result == CUDA_SUCCESS && (executable)) remember(process, *(executable), graph);                           \
+        VGPU_BEGIN(process, instantiate(out, graph, __VA_ARGS__));                                                     \
+        CUgraphExec executable = NULL;                                                                                 \
+        if (!(out)) return instantiate(out, graph, __VA_ARGS__);                                                       \
+        CUresult result = instantiate(&executable, graph, __VA_ARGS__);                                                \
+        if (result != CUDA_SUCCESS) return result;                                                                     \
+        remember(process, executable, graph);                                                                          \
+        *(out) = executable;                                                                                           \
         return result;                                                                                                 \
     } while (0)
 
 CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
                             size_t bufferSize) {
-    INSTANTIATE(phGraphExec, hGraph, real_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+    INSTANTIATE(phGraphExec, hGraph, real_cuGraphInstantiate, phErrorNode, logBuffer, bufferSize);
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
                                size_t bufferSize) {
-    INSTANTIATE(phGraphExec, hGraph,
-                real_cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+    INSTANTIATE(phGraphExec, hGraph, real_cuGraphInstantiate_v2, phErrorNode, logBuffer, bufferSize);
 }
 
 /* ---- running ---- */
@@ -176,7 +179,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
 /* ---- instantiating with flags may upload at once ---- */
 
 struct instantiation {
-    CUgraphExec *executable;
+    CUgraphExec executable; /* out */
     CUgraph graph;
     unsigned long long flags;
     CUDA_GRAPH_INSTANTIATE_PARAMS *parameters;
@@ -184,9 +187,9 @@ struct instantiation {
 };
 
 static CUresult instantiate(void *data) {
-    const struct instantiation *what = data;
-    return what->parameters ? what->with_parameters(what->executable, what->graph, what->parameters)
-                            : real_cuGraphInstantiateWithFlags(what->executable, what->graph, what->flags);
+    struct instantiation *what = data;
+    return what->parameters ? what->with_parameters(&what->executable, what->graph, what->parameters)
+                            : real_cuGraphInstantiateWithFlags(&what->executable, what->graph, what->flags);
 }
 
 static CUresult instantiate_graph(struct vgpu_process *process, struct instantiation *what) {
@@ -194,50 +197,75 @@ static CUresult instantiate_graph(struct vgpu_process *process, struct instantia
     bool uploads = (what->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
     if (uploads && what->graph) add_up(process, what->graph, bytes, 0);
     CUresult result = uploads ? run(process, bytes, instantiate, what) : instantiate(what);
-    if (result == CUDA_SUCCESS && what->executable) remember(process, *what->executable, what->graph);
+    if (result == CUDA_SUCCESS) remember(process, what->executable, what->graph);
+    return result;
+}
+
+/* The flags that were looked at are those that the driver gets. */
+static CUresult instantiate_with(struct vgpu_process *process, CUgraphExec *out, CUgraph graph,
+                                 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,
+                                 CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *)) {
+    CUDA_GRAPH_INSTANTIATE_PARAMS asked = *parameters;
+    struct instantiation what = {.graph = graph, .flags = asked.flags, .parameters = &asked, .with_parameters = real};
+    CUresult result = instantiate_graph(process, &what);
+    if (result == CUDA_SUCCESS) *out = what.executable;
+    *parameters = asked; /* the driver answers in it too */
     return result;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags) {
     VGPU_BEGIN(process, real_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
-    struct instantiation what = {.executable = phGraphExec, .graph = hGraph, .flags = flags};
-    return instantiate_graph(process, &what);
+    if (!phGraphExec) return real_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
+    struct instantiation what = {.graph = hGraph, .flags = flags};
+    CUresult result = instantiate_graph(process, &what);
+    if (result == CUDA_SUCCESS) *phGraphExec = what.executable;
+    return result;
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams) {
     VGPU_BEGIN(process, real_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams));
-    if (!instantiateParams) return real_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
-    struct instantiation what = {phGraphExec, hGraph, instantiateParams->flags, instantiateParams,
-                                 real_cuGraphInstantiateWithParams};
-    return instantiate_graph(process, &what);
+    if (!phGraphExec || !instantiateParams)
+        return real_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
+    return instantiate_with(process, phGraphExec, hGraph, instantiateParams, real_cuGraphInstantiateWithParams);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams) {
     VGPU_BEGIN(process, real_cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams));
-    if (!instantiateParams) return real_cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
-    struct instantiation what = {phGraphExec, hGraph, instantiateParams->flags, instantiateParams,
-                                 real_cuGraphInstantiateWithParams_ptsz};
-    return instantiate_graph(process, &what);
+    if (!phGraphExec || !instantiateParams)
+        return real_cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
+    return instantiate_with(process, phGraphExec, hGraph, instantiateParams, real_cuGraphInstantiateWithParams_ptsz);
 }
 
 /* ---- changes and the end ---- */
 
+#define UPDATE(executable, graph, call)                                                                                \
+    do {                                                                                                               \
+        VGPU_BEGIN(process, call);                                                                                     \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS) remember(process, executable, graph);                                              \
+        return result;                                                                                                 \
+    } while (0)
+
 CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, int *updateResult_out) {
-    INSTANTIATE(&hGraphExec, hGraph, real_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out));
+    UPDATE(hGraphExec, hGraph, real_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out));
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo) {
-    INSTANTIATE(&hGraphExec, hGraph, real_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo));
+    UPDATE(hGraphExec, hGraph, real_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo));
 }
 
+/* The entries go first: once the driver has destroyed it, another thread's graph can get the same handle. */
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     VGPU_BEGIN_RELEASE(process, real_cuGraphExecDestroy(hGraphExec));
-    struct vgpu_entry entry;
+    struct vgpu_entry entries[VGPU_MAX_DEVICES];
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+        if (!vgpu_table_take(&process->tables[VGPU_GRAPHS], key_of(hGraphExec, ordinal), &entries[ordinal]))
+            entries[ordinal].key = 0;
     CUresult result = real_cuGraphExecDestroy(hGraphExec);
-    for (int ordinal = 0; result == CUDA_SUCCESS && ordinal < process->cuda_devices; ordinal++)
-        vgpu_table_take(&process->tables[VGPU_GRAPHS], key_of(hGraphExec, ordinal), &entry);
+    for (int ordinal = 0; result != CUDA_SUCCESS && ordinal < process->cuda_devices; ordinal++)
+        if (entries[ordinal].key) vgpu_table_put(&process->tables[VGPU_GRAPHS], &entries[ordinal]);
     vgpu_pools_settle(process);
     return result;
 }

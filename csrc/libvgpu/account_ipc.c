@@ -1,8 +1,11 @@
 /* Memory of other processes: IPC handles, VMM allocations that come by a descriptor, pool pointers, memory of a
  * graphics API. Who is charged: share.h. */
+#include <string.h>
+
 #include "body.h"
 #include "linear.h"
 #include "share.h"
+#include "syscalls.h"
 #include "vmm.h"
 
 /* ---- IPC handles of linear memory ---- */
@@ -12,23 +15,27 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
     struct vgpu_entry entry;
     CUdeviceptr base = dptr;
     size_t size = 0;
-    CUresult result = real_cuIpcGetMemHandle(pHandle, dptr);
+    CUipcMemHandle handle;
+    if (!pHandle) return real_cuIpcGetMemHandle(pHandle, dptr);
+    CUresult result = real_cuIpcGetMemHandle(&handle, dptr);
     if (result != CUDA_SUCCESS) return result;
-    if (!vgpu_table_find(&process->tables[VGPU_POINTERS], dptr, &entry) &&
+    *pHandle = handle;
+    /* Taken out meanwhile: put back when another thread has freed it, it would be given back twice. */
+    if (!vgpu_table_take(&process->tables[VGPU_POINTERS], dptr, &entry) &&
         (real_cuMemGetAddressRange_v2(&base, &size, dptr) != CUDA_SUCCESS ||
-         !vgpu_table_find(&process->tables[VGPU_POINTERS], base, &entry)))
+         !vgpu_table_take(&process->tables[VGPU_POINTERS], base, &entry)))
         return result;
-    uint64_t key = vgpu_share_key(pHandle, sizeof *pHandle);
+    uint64_t key = vgpu_share_key(&handle, sizeof handle);
     /* A small request's whole block is what others get to hold. */
     uint64_t bytes = entry.bytes ? entry.bytes : VGPU_BLOCK_BYTES;
-    if (!vgpu_share_publish(process, key, entry.device, bytes, entry.bytes == 0)) return result;
-    if (entry.bytes) {
-        entry.data = key;
-        vgpu_table_put(&process->tables[VGPU_POINTERS], &entry);
-    } else {
+    if (vgpu_share_publish(process, key, entry.device, bytes, entry.bytes == 0)) {
         struct vgpu_entry exported = {.key = entry.key, .data = key};
-        vgpu_table_put(&process->tables[VGPU_EXPORTS], &exported);
+        if (entry.bytes)
+            entry.data = key;
+        else
+            vgpu_table_put(&process->tables[VGPU_EXPORTS], &exported);
     }
+    vgpu_table_put(&process->tables[VGPU_POINTERS], &entry);
     return result;
 }
 
@@ -78,22 +85,27 @@ void vgpu_import_closed(struct vgpu_process *process, const struct vgpu_entry *i
     vgpu_uncharge(process, import->device, VGPU_KIND_BUFFER, import->bytes);
 }
 
-#define OPEN(call)                                                                                                     \
+#define OPEN(open)                                                                                                     \
     do {                                                                                                               \
-        VGPU_BEGIN(process, call);                                                                                     \
-        CUresult result = call;                                                                                        \
+        VGPU_BEGIN(process, open(pdptr, handle, Flags));                                                               \
+        CUdeviceptr pointer = 0;                                                                                       \
+        if (!pdptr) return open(pdptr, handle, Flags);                                                                 \
+        CUresult result = open(&pointer, handle, Flags);                                                               \
         if (result != CUDA_SUCCESS) return result;                                                                     \
-        result = opened(process, *pdptr, vgpu_share_key(&handle, sizeof handle));                                      \
-        if (result != CUDA_SUCCESS) real_cuIpcCloseMemHandle(*pdptr);                                                  \
+        result = opened(process, pointer, vgpu_share_key(&handle, sizeof handle));                                     \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            *pdptr = pointer;                                                                                          \
+        else                                                                                                           \
+            real_cuIpcCloseMemHandle(pointer);                                                                         \
         return result;                                                                                                 \
     } while (0)
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) {
-    OPEN(real_cuIpcOpenMemHandle(pdptr, handle, Flags));
+    OPEN(real_cuIpcOpenMemHandle);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) {
-    OPEN(real_cuIpcOpenMemHandle_v2(pdptr, handle, Flags));
+    OPEN(real_cuIpcOpenMemHandle_v2);
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
@@ -107,24 +119,44 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 /* ---- VMM allocations ---- */
 
+/* What passes from process to process, by its type. */
+union shareable {
+    int fd;
+    CUmemFabricHandle fabric;
+};
+
+static size_t shareable_bytes(CUmemAllocationHandleType type) {
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? sizeof(int)
+           : type == CU_MEM_HANDLE_TYPE_FABRIC              ? sizeof(CUmemFabricHandle)
+                                                            : 0;
+}
+
+static uint64_t shareable_key(const union shareable *shareable, CUmemAllocationHandleType type) {
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? vgpu_share_key_of_fd(shareable->fd)
+           : type == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(&shareable->fabric, sizeof shareable->fabric)
+                                               : 0;
+}
+
 CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType, unsigned long long flags) {
     VGPU_BEGIN(process, real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags));
     struct vgpu_entry named, allocation;
+    union shareable shareable = {.fd = -1};
+    size_t bytes = shareable_bytes(handleType);
+    if (!shareableHandle || bytes == 0)
+        return real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
     vgpu_private_lock(&process->vmm_lock);
-    CUresult result = real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+    CUresult result = real_cuMemExportToShareableHandle(&shareable, handle, handleType, flags);
     if (result == CUDA_SUCCESS && vgpu_table_find(&process->tables[VGPU_HANDLES], handle, &named) &&
         vgpu_table_find(&process->tables[VGPU_ALLOCATIONS], named.data, &allocation) && allocation.data == 0) {
-        uint64_t key =
-            handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? vgpu_share_key_of_fd(*(const int *)shareableHandle)
-            : handleType == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(shareableHandle, sizeof(CUmemFabricHandle))
-                                                      : 0;
+        uint64_t key = shareable_key(&shareable, handleType);
         if (vgpu_share_publish(process, key, allocation.device, allocation.bytes, false)) {
             allocation.data = key;
             vgpu_table_put(&process->tables[VGPU_ALLOCATIONS], &allocation);
         }
     }
     vgpu_private_unlock(&process->vmm_lock);
+    if (result == CUDA_SUCCESS) memcpy(shareableHandle, &shareable, bytes);
     return result;
 }
 
@@ -170,27 +202,39 @@ static CUresult imported(struct vgpu_process *process, CUmemGenericAllocationHan
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* The driver and the key are shown one and the same: a copy of a handle's bytes, and a descriptor of our own, which no
+ * other thread of the program can lead elsewhere. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
                                         CUmemAllocationHandleType shHandleType) {
     VGPU_BEGIN(process, real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType));
     CUmemAllocationProp properties;
+    CUmemGenericAllocationHandle imported_handle = 0;
+    union shareable shareable = {.fd = -1};
+    bool has_fd = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (!handle) return real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
+    if (has_fd) {
+        shareable.fd = vgpu_share_own_fd((int)(intptr_t)osHandle);
+        osHandle = (void *)(intptr_t)shareable.fd;
+    } else if (shHandleType == CU_MEM_HANDLE_TYPE_FABRIC && osHandle) {
+        memcpy(&shareable, osHandle, sizeof shareable.fabric);
+        osHandle = &shareable;
+    }
     vgpu_private_lock(&process->vmm_lock);
-    CUresult result = real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
-    if (result == CUDA_SUCCESS && real_cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS) {
+    CUresult result = real_cuMemImportFromShareableHandle(&imported_handle, osHandle, shHandleType);
+    if (result == CUDA_SUCCESS &&
+        real_cuMemGetAllocationPropertiesFromHandle(&properties, imported_handle) == CUDA_SUCCESS) {
         int device = vgpu_device_of_location(process, &properties.location);
-        uint64_t key = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-                           ? vgpu_share_key_of_fd((int)(intptr_t)osHandle)
-                       : shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? vgpu_share_key(osHandle, sizeof(CUmemFabricHandle))
-                                                                   : 0;
         if (device >= 0) {
-            if (vgpu_vmm_of_handle(process, *handle)) /* exported or imported here before: used once more */
-                vgpu_table_refer(&process->tables[VGPU_HANDLES], *handle, 1, NULL, NULL);
+            if (vgpu_vmm_of_handle(process, imported_handle)) /* exported or imported here before: used once more */
+                vgpu_table_refer(&process->tables[VGPU_HANDLES], imported_handle, 1, NULL, NULL);
             else
-                result = imported(process, *handle, device, key);
-            if (result != CUDA_SUCCESS) real_cuMemRelease(*handle);
+                result = imported(process, imported_handle, device, shareable_key(&shareable, shHandleType));
+            if (result != CUDA_SUCCESS) real_cuMemRelease(imported_handle);
         }
     }
     vgpu_private_unlock(&process->vmm_lock);
+    if (has_fd && shareable.fd >= 0) vgpu_close(shareable.fd);
+    if (result == CUDA_SUCCESS) *handle = imported_handle;
     return result;
 }
 
@@ -215,10 +259,13 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
     struct vgpu_entry pooled;
     CUdeviceptr base = 0;
     size_t size = 0;
-    CUresult result = real_cuMemPoolExportPointer(shareData_out, ptr);
+    CUmemPoolPtrExportData ticket;
+    if (!shareData_out) return real_cuMemPoolExportPointer(shareData_out, ptr);
+    CUresult result = real_cuMemPoolExportPointer(&ticket, ptr);
+    if (result == CUDA_SUCCESS) *shareData_out = ticket;
     if (result == CUDA_SUCCESS && vgpu_table_find(&process->tables[VGPU_POOLED], ptr, &pooled) &&
         real_cuMemGetAddressRange_v2(&base, &size, ptr) == CUDA_SUCCESS) {
-        uint64_t key = vgpu_share_key(shareData_out, sizeof *shareData_out);
+        uint64_t key = vgpu_share_key(&ticket, sizeof ticket);
         if (vgpu_share_publish(process, key, pooled.device, vgpu_whole_blocks(size), true)) {
             pooled.bytes = key;
             vgpu_table_put(&process->tables[VGPU_POOLED], &pooled);
@@ -229,37 +276,53 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData) {
     VGPU_BEGIN(process, real_cuMemPoolImportPointer(ptr_out, pool, shareData));
-    CUresult result = real_cuMemPoolImportPointer(ptr_out, pool, shareData);
+    if (!ptr_out || !shareData) return real_cuMemPoolImportPointer(ptr_out, pool, shareData);
+    CUmemPoolPtrExportData ticket = *shareData;
+    CUdeviceptr pointer = 0;
+    CUresult result = real_cuMemPoolImportPointer(&pointer, pool, &ticket);
     if (result != CUDA_SUCCESS) return result;
-    result = opened(process, *ptr_out, vgpu_share_key(shareData, sizeof *shareData));
-    if (result != CUDA_SUCCESS) real_cuMemFree_v2(*ptr_out);
+    result = opened(process, pointer, vgpu_share_key(&ticket, sizeof ticket));
+    if (result == CUDA_SUCCESS)
+        *ptr_out = pointer;
+    else
+        real_cuMemFree_v2(pointer);
     return result;
 }
 
 /* ---- memory of a graphics API ---- */
 
+/* A descriptor that the driver has taken over is closed. */
 CUresult cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *memHandleDesc) {
     VGPU_BEGIN(process, real_cuImportExternalMemory(extMem_out, memHandleDesc));
     struct vgpu_place place;
     uint64_t shared_bytes, key = 0;
     if (!extMem_out || !memHandleDesc || !vgpu_place_current(process, &place))
         return real_cuImportExternalMemory(extMem_out, memHandleDesc);
-    if (memHandleDesc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
-        key = vgpu_share_key_of_fd(memHandleDesc->handle.fd); /* the driver closes it */
-    uint64_t bytes = vgpu_share_open(process, key, &shared_bytes) ? 0 : vgpu_whole_blocks(memHandleDesc->size);
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC asked = *memHandleDesc;
+    CUexternalMemory memory = NULL;
+    bool has_fd = asked.type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    int fd = asked.handle.fd;
+    if (has_fd) {
+        asked.handle.fd = vgpu_share_own_fd(fd);
+        key = vgpu_share_key_of_fd(asked.handle.fd);
+    }
+    uint64_t bytes = vgpu_share_open(process, key, &shared_bytes) ? 0 : vgpu_whole_blocks(asked.size);
     if (bytes) key = 0;
     CUresult result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, bytes);
     if (result == CUDA_SUCCESS) {
-        result = real_cuImportExternalMemory(extMem_out, memHandleDesc);
+        result = real_cuImportExternalMemory(&memory, &asked);
         if (result != CUDA_SUCCESS) vgpu_uncharge(process, place.device, VGPU_KIND_BUFFER, bytes);
     }
+    int done_with = result == CUDA_SUCCESS ? fd : asked.handle.fd;
+    if (has_fd && done_with >= 0) vgpu_close(done_with);
     if (result == CUDA_SUCCESS) {
         struct vgpu_entry import = {.bytes = bytes,
                                     .data = key,
                                     .device = (uint8_t)place.device,
                                     .kind = VGPU_KIND_BUFFER,
                                     .context = place.context};
-        vgpu_table_refer(&process->tables[VGPU_IMPORTS], (uint64_t)(uintptr_t)*extMem_out, 1, &import, NULL);
+        vgpu_table_refer(&process->tables[VGPU_IMPORTS], (uint64_t)(uintptr_t)memory, 1, &import, NULL);
+        *extMem_out = memory;
     } else if (key) {
         vgpu_share_close(process, key);
     }

@@ -171,11 +171,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
     uint64_t bytes = pitched_bytes(WidthInBytes, Height);
     if (!dptr || !pPitch || bytes == 0 || !vgpu_place_current(process, &place))
         return real_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    struct pitched asked = {pPitch, WidthInBytes, Height, ElementSizeBytes};
+    size_t pitch = 0;
+    struct pitched asked = {&pitch, WidthInBytes, Height, ElementSizeBytes};
     CUdeviceptr pointer = 0;
     CUresult result = allocate_pitched(process, &place, bytes, Height, ask_pitched, &asked, pitch_of, &pointer);
-    if (result == CUDA_SUCCESS) *dptr = pointer;
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    *pPitch = pitch;
+    *dptr = pointer;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
@@ -185,11 +188,14 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
     uint64_t bytes = pitched_bytes(WidthInBytes, Height);
     if (!dptr || !pPitch || bytes == 0 || !vgpu_place_current(process, &place))
         return real_cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    struct pitched_v1 asked = {pPitch, WidthInBytes, Height, ElementSizeBytes};
+    unsigned int pitch = 0;
+    struct pitched_v1 asked = {&pitch, WidthInBytes, Height, ElementSizeBytes};
     CUdeviceptr pointer = 0;
     CUresult result = allocate_pitched(process, &place, bytes, Height, ask_pitched_v1, &asked, pitch_of_v1, &pointer);
-    if (result == CUDA_SUCCESS) *dptr = (CUdeviceptr_v1)pointer;
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    *pPitch = pitch;
+    *dptr = (CUdeviceptr_v1)pointer;
+    return CUDA_SUCCESS;
 }
 
 /* With data, the memory was exported: others may hold it. */

@@ -85,21 +85,26 @@ static CUresult reserve(struct vgpu_process *process, const struct vgpu_entry *p
 
 typedef CUresult (*ask_driver)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);
 
+/* In a stream that is being captured nothing is allocated now: it becomes a graph's node. If another thread has ended
+ * the capture meanwhile, it was allocated after all, which shows in the pool. */
 static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int device, size_t bytes, CUstream stream,
-                         ask_driver ask, CUdeviceptr *out) {
+                         ask_driver ask, bool captured, CUdeviceptr *out) {
     struct vgpu_entry pool;
     uint64_t reserved_bytes = 0;
     CUdeviceptr pointer = 0;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     vgpu_private_lock(&process->pool_lock);
     if (!find_pool(process, handle, device, &pool)) goto done;
-    if (pool.data != HOST_POOL && (result = reserve(process, &pool, bytes, &reserved_bytes)) != CUDA_SUCCESS) goto done;
+    if (pool.data != HOST_POOL && !captured &&
+        (result = reserve(process, &pool, bytes, &reserved_bytes)) != CUDA_SUCCESS)
+        goto done;
     result = ask(&pointer, bytes, handle, stream);
     if (pool.data == HOST_POOL) goto done;
     uint64_t held = reserved_bytes_of(&pool);
     uint64_t grown = held > pool.bytes ? held - pool.bytes : 0;
     if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
-        if (result == CUDA_SUCCESS) real_cuMemFreeAsync(pointer, stream);
+        if (result == CUDA_SUCCESS && real_cuMemFreeAsync(pointer, stream) != CUDA_SUCCESS)
+            real_cuMemFree_v2(pointer); /* the stream is being captured, now */
         result = CUDA_ERROR_OUT_OF_MEMORY;
         real_cuMemPoolTrimTo(handle, pool.bytes);
         held = reserved_bytes_of(&pool);
@@ -151,7 +156,8 @@ static int ordinal_of(const struct vgpu_process *process, int device) {
     return -1;
 }
 
-/* The device's pool of the moment, for the device that the stream is on. */
+/* The device's pool of the moment, for the device that the stream is on. The driver is then told to take from just this
+ * one, since another thread may give the device another. */
 static bool stream_pool(struct vgpu_process *process, CUstream stream, CUmemoryPool *pool, int *device) {
     struct vgpu_place place;
     CUcontext context = NULL;
@@ -165,39 +171,28 @@ static bool stream_pool(struct vgpu_process *process, CUstream stream, CUmemoryP
     return real_cuDeviceGetMemPool(pool, ordinal_of(process, place.device)) == CUDA_SUCCESS;
 }
 
-/* In a stream that is being captured nothing is allocated now: it becomes a graph's node. */
 static bool is_captured(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return real_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-static CUresult from_stream(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    (void)pool;
-    return real_cuMemAllocAsync(pointer, bytes, stream);
-}
-
-static CUresult from_stream_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    (void)pool;
-    return real_cuMemAllocAsync_ptsz(pointer, bytes, stream);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
     VGPU_BEGIN(process, real_cuMemAllocAsync(dptr, bytesize, hStream));
     CUmemoryPool pool;
     int device;
-    if (!dptr || bytesize == 0 || is_captured(hStream) || !stream_pool(process, hStream, &pool, &device))
+    if (!dptr || bytesize == 0 || !stream_pool(process, hStream, &pool, &device))
         return real_cuMemAllocAsync(dptr, bytesize, hStream);
-    return allocate(process, pool, device, bytesize, hStream, from_stream, dptr);
+    return allocate(process, pool, device, bytesize, hStream, real_cuMemAllocFromPoolAsync, is_captured(hStream), dptr);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
     VGPU_BEGIN(process, real_cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
     CUmemoryPool pool;
     int device;
-    if (!dptr || bytesize == 0 || is_captured(hStream ? hStream : CU_STREAM_PER_THREAD) ||
-        !stream_pool(process, hStream, &pool, &device))
+    if (!dptr || bytesize == 0 || !stream_pool(process, hStream, &pool, &device))
         return real_cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
-    return allocate(process, pool, device, bytesize, hStream, from_stream_ptsz, dptr);
+    return allocate(process, pool, device, bytesize, hStream, real_cuMemAllocFromPoolAsync_ptsz,
+                    is_captured(hStream ? hStream : CU_STREAM_PER_THREAD), dptr);
 }
 
 /* Where a pool lies that wasn't made under our eyes. */
@@ -216,38 +211,40 @@ static int device_of_pool(struct vgpu_process *process, CUmemoryPool pool) {
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
     VGPU_BEGIN(process, real_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
-    if (!dptr || bytesize == 0 || !pool || is_captured(hStream))
-        return real_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    if (!dptr || bytesize == 0 || !pool) return real_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
     return allocate(process, pool, device_of_pool(process, pool), bytesize, hStream, real_cuMemAllocFromPoolAsync,
-                    dptr);
+                    is_captured(hStream), dptr);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
     VGPU_BEGIN(process, real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
-    if (!dptr || bytesize == 0 || !pool || is_captured(hStream ? hStream : CU_STREAM_PER_THREAD))
-        return real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
+    if (!dptr || bytesize == 0 || !pool) return real_cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
     return allocate(process, pool, device_of_pool(process, pool), bytesize, hStream, real_cuMemAllocFromPoolAsync_ptsz,
-                    dptr);
+                    is_captured(hStream ? hStream : CU_STREAM_PER_THREAD), dptr);
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     VGPU_BEGIN(process, real_cuMemPoolCreate(pool, poolProps));
-    CUresult result = real_cuMemPoolCreate(pool, poolProps);
-    if (result != CUDA_SUCCESS || !pool || !poolProps) return result;
-    struct vgpu_entry entry = {.key = key_of(*pool), .kind = VGPU_KIND_BUFFER};
-    int device = vgpu_device_of_location(process, &poolProps->location);
+    if (!pool || !poolProps) return real_cuMemPoolCreate(pool, poolProps);
+    CUmemPoolProps asked = *poolProps;
+    CUmemoryPool made = NULL;
+    CUresult result = real_cuMemPoolCreate(&made, &asked);
+    if (result != CUDA_SUCCESS) return result;
+    struct vgpu_entry entry = {.key = key_of(made), .kind = VGPU_KIND_BUFFER};
+    int device = vgpu_device_of_location(process, &asked.location);
     if (device < 0)
         entry.data = HOST_POOL;
     else
         entry.device = (uint8_t)device;
     vgpu_private_lock(&process->pool_lock);
     if (vgpu_table_put(&process->tables[VGPU_POOLS], &entry) != 0) {
-        real_cuMemPoolDestroy(*pool);
+        real_cuMemPoolDestroy(made);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
         vgpu_table_each(&process->tables[VGPU_POOLS], settle, process);
     }
     vgpu_private_unlock(&process->pool_lock);
+    if (result == CUDA_SUCCESS) *pool = made;
     return result;
 }
 

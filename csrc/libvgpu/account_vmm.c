@@ -4,6 +4,9 @@
  * A handle's value can be used again by the driver while a mapping of its old allocation lives on, so allocations have
  * numbers of their own: handle -> number, mapping -> number, number -> bytes and references (each known handle is one,
  * each mapping is one). Addresses and access rights (cuMemAddressReserve, cuMemSetAccess) take nothing. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "body.h"
 #include "share.h"
 #include "vmm.h"
@@ -51,22 +54,28 @@ uint64_t vgpu_vmm_of_handle(struct vgpu_process *process, CUmemGenericAllocation
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags) {
     VGPU_BEGIN(process, real_cuMemCreate(handle, size, prop, flags));
-    int device = handle && prop && size ? vgpu_device_of_location(process, &prop->location) : -1;
-    if (device < 0) return real_cuMemCreate(handle, size, prop, flags);
+    if (!handle || !prop || size == 0) return real_cuMemCreate(handle, size, prop, flags);
+    CUmemAllocationProp asked = *prop;
+    CUmemGenericAllocationHandle made = 0;
+    int device = vgpu_device_of_location(process, &asked.location);
+    if (device < 0) return real_cuMemCreate(handle, size, &asked, flags);
     uint64_t charged_bytes = vgpu_whole_blocks(size);
     CUresult result = vgpu_charge(process, device, VGPU_KIND_BUFFER, charged_bytes);
     if (result != CUDA_SUCCESS) return result;
     vgpu_private_lock(&process->vmm_lock);
-    result = real_cuMemCreate(handle, size, prop, flags);
+    result = real_cuMemCreate(&made, size, &asked, flags);
     if (result == CUDA_SUCCESS) {
         struct vgpu_entry fresh = {.bytes = charged_bytes, .device = (uint8_t)device};
-        if (!vgpu_vmm_enter(process, *handle, &fresh)) {
-            real_cuMemRelease(*handle);
+        if (!vgpu_vmm_enter(process, made, &fresh)) {
+            real_cuMemRelease(made);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
     vgpu_private_unlock(&process->vmm_lock);
-    if (result != CUDA_SUCCESS) vgpu_uncharge(process, device, VGPU_KIND_BUFFER, charged_bytes);
+    if (result == CUDA_SUCCESS)
+        *handle = made;
+    else
+        vgpu_uncharge(process, device, VGPU_KIND_BUFFER, charged_bytes);
     return result;
 }
 
@@ -139,11 +148,14 @@ static bool find_mapping(struct vgpu_process *process, CUdeviceptr address, stru
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
     VGPU_BEGIN(process, real_cuMemRetainAllocationHandle(handle, addr));
     struct vgpu_entry mapping;
+    CUmemGenericAllocationHandle retained = 0;
+    if (!handle) return real_cuMemRetainAllocationHandle(handle, addr);
     vgpu_private_lock(&process->vmm_lock);
-    CUresult result = real_cuMemRetainAllocationHandle(handle, addr);
+    CUresult result = real_cuMemRetainAllocationHandle(&retained, addr);
     if (result == CUDA_SUCCESS && find_mapping(process, (CUdeviceptr)(uintptr_t)addr, &mapping))
-        name(process, *handle, mapping.data);
+        name(process, retained, mapping.data);
     vgpu_private_unlock(&process->vmm_lock);
+    if (result == CUDA_SUCCESS) *handle = retained;
     return result;
 }
 
@@ -231,22 +243,30 @@ static void map_tiles(struct vgpu_process *process, const CUarrayMapInfo *infos,
     }
 }
 
-#define MAP_TILES(call)                                                                                                \
-    do {                                                                                                               \
-        VGPU_BEGIN_RELEASE(process, call);                                                                             \
-        vgpu_private_lock(&process->vmm_lock);                                                                         \
-        CUresult result = call;                                                                                        \
-        if (result == CUDA_SUCCESS) map_tiles(process, mapInfoList, count);                                            \
-        vgpu_private_unlock(&process->vmm_lock);                                                                       \
-        return result;                                                                                                 \
-    } while (0)
+/* The driver gets a copy of the list, which is what is entered. Where only a part of a box was unmapped, more is
+ * charged than the card holds. */
+static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream stream,
+                          CUresult (*real)(CUarrayMapInfo *, unsigned int, CUstream)) {
+    VGPU_BEGIN_RELEASE(process, real(list, count, stream));
+    if (!list || count == 0) return real(list, count, stream);
+    CUarrayMapInfo *asked = malloc(count * sizeof *asked);
+    if (!asked) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(asked, list, count * sizeof *asked);
+    process->charged_ahead = true;
+    vgpu_private_lock(&process->vmm_lock);
+    CUresult result = real(asked, count, stream);
+    if (result == CUDA_SUCCESS) map_tiles(process, asked, count);
+    vgpu_private_unlock(&process->vmm_lock);
+    free(asked);
+    return result;
+}
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream) {
-    MAP_TILES(real_cuMemMapArrayAsync(mapInfoList, count, hStream));
+    return map_array(mapInfoList, count, hStream, real_cuMemMapArrayAsync);
 }
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream) {
-    MAP_TILES(real_cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream));
+    return map_array(mapInfoList, count, hStream, real_cuMemMapArrayAsync_ptsz);
 }
 
 /* ---- multicast objects: no memory of their own, but what is bound to one lives as long as that ---- */
@@ -254,13 +274,16 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop) {
     VGPU_BEGIN(process, real_cuMulticastCreate(mcHandle, prop));
     struct vgpu_entry fresh = {.kind = MULTICAST};
+    CUmemGenericAllocationHandle made = 0;
+    if (!mcHandle) return real_cuMulticastCreate(mcHandle, prop);
     vgpu_private_lock(&process->vmm_lock);
-    CUresult result = real_cuMulticastCreate(mcHandle, prop);
-    if (result == CUDA_SUCCESS && !vgpu_vmm_enter(process, *mcHandle, &fresh)) {
-        real_cuMemRelease(*mcHandle);
+    CUresult result = real_cuMulticastCreate(&made, prop);
+    if (result == CUDA_SUCCESS && !vgpu_vmm_enter(process, made, &fresh)) {
+        real_cuMemRelease(made);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     vgpu_private_unlock(&process->vmm_lock);
+    if (result == CUDA_SUCCESS) *mcHandle = made;
     return result;
 }
 

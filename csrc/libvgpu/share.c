@@ -1,6 +1,7 @@
 #include "share.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -22,6 +23,12 @@ uint64_t vgpu_share_key_of_fd(int fd) {
     if (failed || S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode)) return 0;
     uint64_t identity[2] = {status.st_dev, status.st_ino};
     return vgpu_share_key(identity, sizeof identity);
+}
+
+int vgpu_share_own_fd(int fd) {
+    int kept_errno = errno, own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    errno = kept_errno;
+    return own;
 }
 
 static uint64_t bit(uint32_t slot) {

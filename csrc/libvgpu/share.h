@@ -46,6 +46,10 @@ uint64_t vgpu_share_key(const void *bytes, uint64_t count);
 /* Number of what a descriptor leads to, 0 if it leads to something that others lead to as well (a device node). */
 uint64_t vgpu_share_key_of_fd(int fd);
 
+/* A descriptor of our own for what the program's leads to; -1, which the driver refuses, if it leads nowhere or none is
+ * left. */
+int vgpu_share_own_fd(int fd);
+
 /* This process has exported memory that it is charged for. false if that can't be noted (too many). */
 bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, uint64_t bytes, bool apart);
 

@@ -46,6 +46,7 @@ CUresult capture_node(CUstream stream, CUgraphNodeType type, CUfunction function
 
 CUresult capture_allocation(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
     struct capture *capture = stream->capture;
+    if (!capture) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; /* ended by another thread just now */
     int device = pool ? pool->device : stream->context->device;
     CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -134,8 +135,7 @@ CUAPI(cuStreamEndCapture, (CUstream stream, CUgraph *graph)) {
     streams_leave_capture_locked(capture);
     driver_unlock();
     forbid(capture->mode, -1);
-    free(capture);
-    return CUDA_SUCCESS;
+    return CUDA_SUCCESS; /* what is left of the capture isn't freed: another thread may be recording into it still */
 }
 
 CUAPI(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status)) {

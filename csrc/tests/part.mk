@@ -17,3 +17,4 @@ include tests/core.mk
 include tests/bench.mk
 include tests/hardness.mk
 include tests/static.mk
+include tests/tamper.mk
