@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "message.h"
+#include "share.h"
 #include "step.h"
 
 #define LEAST_GAP_NS UINT64_C(100000)
@@ -284,6 +285,7 @@ void vgpu_charge_follow_region(struct vgpu_process *process) {
         }
         if (fresh->region->header.device_count < old->region->header.device_count)
             fresh->region->header.device_count = old->region->header.device_count;
+        vgpu_share_follow(old, fresh);
         __atomic_store_n(&process->member, fresh, __ATOMIC_RELEASE);
         process->stale = false;
         vgpu_region_unlock(fresh);

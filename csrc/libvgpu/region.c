@@ -251,22 +251,32 @@ static int open_and_map(const struct file *file, struct stat *status, void **mem
     return error;
 }
 
+/* One that was left by a region that is no more names slots that are others' now: it makes room for the next. */
+static bool is_left_over(const char *path, const struct stat *status) {
+    struct stat now;
+    return lstat(path, &now) == 0 && now.st_ino == status->st_ino && now.st_dev == status->st_dev && unlink(path) == 0;
+}
+
 /* Who imported whose memory is kept beside the region. Without it every importer is charged. */
 static void join_share(struct vgpu_member *member) {
     char path[VGPU_PATH_BYTES];
-    struct vgpu_share_header header = {VGPU_SHARE_MAGIC, VGPU_ABI, VGPU_MAX_SHARES, 0};
+    struct vgpu_share_header header = {VGPU_SHARE_MAGIC, VGPU_ABI, VGPU_MAX_SHARES,
+                                       member->region->header.created_unix_ns, 0};
     const char *why;
     struct stat status;
     void *memory;
     if (snprintf(path, sizeof path, "%s.shares", member->path) >= (int)sizeof path) return;
     struct file file = {path, member->rules, sizeof(struct vgpu_shares), &header, sizeof header};
-    int fd = open_and_map(&file, &status, &memory, &why);
-    if (fd < 0) return;
-    vgpu_close(fd);
-    if (memcmp(memory, &header, offsetof(struct vgpu_share_header, used)) == 0)
-        member->shares = memory;
-    else
-        munmap(memory, sizeof(struct vgpu_shares));
+    for (int attempt = 0; attempt < 2 && !member->shares; attempt++) {
+        int fd = open_and_map(&file, &status, &memory, &why);
+        if (fd < 0) return;
+        vgpu_close(fd);
+        if (memcmp(memory, &header, offsetof(struct vgpu_share_header, used)) == 0)
+            member->shares = memory;
+        else
+            munmap(memory, sizeof(struct vgpu_shares));
+        if (!member->shares && !is_left_over(path, &status)) return;
+    }
 }
 
 int vgpu_region_join(struct vgpu_member *member, const char *path, struct vgpu_region_rules rules, const char **why) {

@@ -62,6 +62,15 @@ static void hand_on(struct vgpu_region *region, struct vgpu_share *share, uint32
     share->apart = 0;
 }
 
+/* With the lock. What the owner is charged for it, if he is still there: another is from now on. */
+static uint64_t take_back(struct vgpu_region *region, const struct vgpu_share *share) {
+    struct vgpu_region_slot *slot = &region->slots[((uint32_t)share->owner - 1) % VGPU_MAX_SLOTS];
+    uint64_t *bytes = &slot->used_bytes[share->device % VGPU_MAX_DEVICES][VGPU_KIND_BUFFER];
+    if (share->apart || slot->generation != (uint32_t)(share->owner >> 32) || *bytes < share->bytes) return 0;
+    __atomic_store_n(bytes, *bytes - share->bytes, __ATOMIC_RELAXED);
+    return share->bytes;
+}
+
 static void discard(struct vgpu_member *member, struct vgpu_share *share) {
     memset(share, 0, sizeof *share);
     VGPU_STEP("share-discarded");
@@ -80,6 +89,31 @@ void vgpu_share_evict(struct vgpu_member *member, uint32_t slot) {
         }
         if ((uint32_t)share->owner == slot + 1) hand_on(member->region, share, heir);
         share->users[slot / 64] &= ~bit(slot);
+    }
+}
+
+/* In whichever order owner and users follow: a user who comes first is charged until the owner does. */
+void vgpu_share_follow(const struct vgpu_member *old, struct vgpu_member *fresh) {
+    if (!old->shares || !fresh->shares) return;
+    for (int i = 0; i < VGPU_MAX_SHARES; i++) {
+        const struct vgpu_share *before = &old->shares->shares[i];
+        if (!before->key || !(before->users[old->slot / 64] & bit(old->slot))) continue;
+        struct vgpu_share *share = find(fresh, before->key);
+        if (!share && !(share = find(fresh, 0))) return;
+        uint64_t *total = &fresh->region->devices[before->device % VGPU_MAX_DEVICES].used_bytes;
+        if (share->key == 0) {
+            fresh->shares->header.used++;
+            *share = (struct vgpu_share){.key = before->key, .bytes = before->bytes, .device = before->device};
+        }
+        share->users[fresh->slot / 64] |= bit(fresh->slot);
+        if (before->owner == old->token) {
+            if (share->owner) *total -= take_back(fresh->region, share);
+            share->owner = fresh->token;
+            share->apart = before->apart;
+        } else if (share->owner == 0) {
+            hand_on(fresh->region, share, fresh->slot);
+            *total += share->bytes;
+        }
     }
 }
 

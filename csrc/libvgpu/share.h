@@ -20,7 +20,8 @@ struct vgpu_share_header {
     uint64_t magic;
     uint32_t abi;
     uint32_t max_shares;
-    uint64_t used; /* upper bound of how many are in use: 0 saves a look */
+    uint64_t region_unix_ns; /* when the region was created whose slots are named here */
+    uint64_t used;           /* upper bound of how many are in use: 0 saves a look */
 };
 
 struct vgpu_share {
@@ -59,6 +60,10 @@ bool vgpu_share_open(struct vgpu_process *process, uint64_t key, uint64_t *bytes
 /* This process uses it no longer. If it was charged for it, another user is now, or nobody if there is none. false if
  * there is no such share (any more). */
 bool vgpu_share_close(struct vgpu_process *process, uint64_t key);
+
+/* With both regions' locks, after this process's bytes were entered into the one that replaced the other: its shares.
+ */
+void vgpu_share_follow(const struct vgpu_member *old, struct vgpu_member *fresh);
 
 /* With the region's lock: hands on what the slot owned, takes it out of every share. */
 void vgpu_share_evict(struct vgpu_member *member, uint32_t slot);

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from .conftest import GIB, MIB, OOM, Ground, Worker
 
 CONTEXT = 102 * MIB
@@ -135,3 +139,40 @@ def test_external_memory_of_a_neighbour_process_is_not_charged_twice(ground: Gro
     assert agree(ground) == GIB + 2 * CONTEXT
     assert user.call("cuDestroyExternalMemory", imported) == 0
     assert agree(ground) == GIB + 2 * CONTEXT
+
+
+@pytest.mark.parametrize("first", ["owner", "user"])
+@pytest.mark.parametrize("kept", [False, True], ids=["all removed", "shares kept"])
+@pytest.mark.parametrize("way", ["ipc", "vmm"])
+def test_what_is_shared_follows_into_a_region_that_replaced_the_old(
+    ground: Ground, way: str, kept: bool, first: str
+) -> None:
+    owner, user = ground.worker("2200m"), ground.worker("2200m")
+    if way == "ipc":
+        memory = owner.alloc(GIB)[1]
+        result, imported = user.ipc_open(owner.ipc_get(memory)[1])
+    else:
+        memory = owner.vmm_create(GIB, 0, 1, 1)[1]
+        result, imported = user.vmm_import(owner.pid, owner.vmm_export(memory)[1])
+    assert result == 0
+    ground.region.unlink()
+    if not kept:
+        ground.region.with_name("region.shares").unlink()
+    time.sleep(1.1)
+    for worker in (owner, user) if first == "owner" else (user, owner):
+        assert worker.info()[0] == 0
+    assert agree(ground) == GIB + 2 * CONTEXT
+    assert owner.call("cuMemFree_v2" if way == "ipc" else "cuMemRelease", memory) == 0
+    assert agree(ground) == GIB + 2 * CONTEXT
+    assert user.call("cuIpcCloseMemHandle" if way == "ipc" else "cuMemRelease", imported) == 0
+    assert agree(ground) == 2 * CONTEXT
+
+
+def test_a_user_who_followed_is_charged_when_the_owner_dies_before_he_could(ground: Ground) -> None:
+    owner, user = ground.worker("2200m"), ground.worker("2200m")
+    assert user.ipc_open(owner.ipc_get(owner.alloc(GIB)[1])[1])[0] == 0
+    ground.region.unlink()
+    time.sleep(1.1)
+    user.info()
+    owner.kill()
+    assert agree(ground, user) == GIB + CONTEXT
