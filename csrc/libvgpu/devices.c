@@ -104,7 +104,10 @@ CUresult vgpu_devices_from_cuda(struct vgpu_process *process) {
         int index = enter(process, uuid, ordinal);
         if (index < 0) return CUDA_ERROR_NOT_PERMITTED;
         process->index_of[ordinal] = (uint8_t)index;
-        if (real_cuDeviceTotalMem_v2(&total, device) == CUDA_SUCCESS) process->cuda_total_bytes[index] = total;
+        if (real_cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS) continue;
+        process->cuda_total_bytes[index] = total;
+        /* NVML counts what the driver keeps for itself too, which is little. A fraction of more is no quota. */
+        if (process->nvml_total_bytes[index] > total + total / 16) process->nvml_total_bytes[index] = 0;
     }
     process->cuda_devices = count;
     return CUDA_SUCCESS;

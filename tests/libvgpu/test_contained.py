@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tests.conftest import BUILD
+
 from .conftest import GIB, MIB, OOM, Ground
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -50,6 +52,14 @@ def test_a_forged_limit_is_not_believed_and_shown(ground: Ground) -> None:
     assert worker.info()[2] == 4096 * MIB
     ledger = ground.ledger(ground.folder / "run" / "region")
     assert (ledger["source"], ledger["unbelieved"]) == (2, 15360 * MIB)
+
+
+def test_a_fraction_is_not_of_what_an_nvml_of_the_tenants_own_says(ground: Ground) -> None:
+    path = f"{BUILD / 'tests' / 'boast'}:{ground.card.env['LD_LIBRARY_PATH']}"
+    env = {"LD_LIBRARY_PATH": path, "CARD_UUID": ground.card.truth()[0]["uuid"]}
+    worker = ground.contained({"gpu-fraction": "0.5"}, env=env)
+    assert worker.start() == [0, 0, 0], worker.stderr()
+    assert worker.info()[2] <= 7680 * MIB
 
 
 def test_a_fraction_is_of_what_nvml_says(ground: Ground) -> None:
