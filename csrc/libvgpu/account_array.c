@@ -127,31 +127,43 @@ static CUresult create_unknown(struct vgpu_process *process, const struct creati
     return result;
 }
 
+static CUresult enter(struct vgpu_process *process, const struct creation *creation, const struct vgpu_place *place,
+                      uint64_t bytes, void *made) {
+    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)made,
+                               .bytes = bytes,
+                               .device = (uint8_t)place->device,
+                               .kind = VGPU_KIND_BUFFER,
+                               .context = place->context};
+    struct vgpu_entry old;
+    int known = vgpu_table_exchange(&process->tables[VGPU_ARRAYS], &entry, &old);
+    if (known == 1) vgpu_array_freed(process, &old);
+    if (known >= 0) return CUDA_SUCCESS;
+    creation->destroy(made);
+    unreserve(process, place->device, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What is measured is no request in flight, which another thread that measures would wait for. */
 static CUresult create_array(struct vgpu_process *process, const struct creation *creation,
                              const CUDA_ARRAY3D_DESCRIPTOR *array, void **handle) {
     struct vgpu_place place;
     void *made = NULL;
+    CUresult result;
     if (!vgpu_place_current(process, &place) || (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
         return creation->create(creation, handle);
     uint64_t bytes = array_bytes(array, creation->levels);
-    CUresult result = bytes ? create_known(process, creation, &place, bytes, &made)
-                            : create_unknown(process, creation, &place, &bytes, &made);
-    if (result != CUDA_SUCCESS) return result;
-    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)made,
-                               .bytes = bytes,
-                               .device = (uint8_t)place.device,
-                               .kind = VGPU_KIND_BUFFER,
-                               .context = place.context};
-    struct vgpu_entry old;
-    int known = vgpu_table_exchange(&process->tables[VGPU_ARRAYS], &entry, &old);
-    if (known == 1) vgpu_array_freed(process, &old);
-    if (known >= 0) {
-        *handle = made;
-        return CUDA_SUCCESS;
+    if (bytes) {
+        VGPU_GATED(process);
+        result = create_known(process, creation, &place, bytes, &made);
+        if (result == CUDA_SUCCESS) result = enter(process, creation, &place, bytes, made);
+    } else {
+        vgpu_private_lock(&process->birth_lock);
+        result = create_unknown(process, creation, &place, &bytes, &made);
+        if (result == CUDA_SUCCESS) result = enter(process, creation, &place, bytes, made);
+        vgpu_private_unlock(&process->birth_lock);
     }
-    creation->destroy(made);
-    unreserve(process, place.device, bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) *handle = made;
+    return result;
 }
 
 static void destroy_plain(void *handle) {
@@ -191,7 +203,7 @@ static CUresult mipmapped(const struct creation *creation, void **handle) {
      .NumChannels = (descriptor).NumChannels}
 
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray) {
-    VGPU_BEGIN(process, real_cuArrayCreate(pHandle, pAllocateArray));
+    VGPU_BEGIN_UNGATED(process, real_cuArrayCreate(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArrayCreate(pHandle, pAllocateArray);
     CUDA_ARRAY_DESCRIPTOR_v1 asked = *pAllocateArray;
     CUDA_ARRAY3D_DESCRIPTOR array = FLAT(asked);
@@ -200,7 +212,7 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAlloca
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
-    VGPU_BEGIN(process, real_cuArrayCreate_v2(pHandle, pAllocateArray));
+    VGPU_BEGIN_UNGATED(process, real_cuArrayCreate_v2(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArrayCreate_v2(pHandle, pAllocateArray);
     CUDA_ARRAY_DESCRIPTOR asked = *pAllocateArray;
     CUDA_ARRAY3D_DESCRIPTOR array = FLAT(asked);
@@ -209,7 +221,7 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAlloca
 }
 
 CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray) {
-    VGPU_BEGIN(process, real_cuArray3DCreate(pHandle, pAllocateArray));
+    VGPU_BEGIN_UNGATED(process, real_cuArray3DCreate(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArray3DCreate(pHandle, pAllocateArray);
     CUDA_ARRAY3D_DESCRIPTOR_v1 asked = *pAllocateArray;
     CUDA_ARRAY3D_DESCRIPTOR array = FLAT(asked);
@@ -220,7 +232,7 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAl
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
-    VGPU_BEGIN(process, real_cuArray3DCreate_v2(pHandle, pAllocateArray));
+    VGPU_BEGIN_UNGATED(process, real_cuArray3DCreate_v2(pHandle, pAllocateArray));
     if (!pHandle || !pAllocateArray) return real_cuArray3DCreate_v2(pHandle, pAllocateArray);
     CUDA_ARRAY3D_DESCRIPTOR array = *pAllocateArray;
     struct creation creation = {solid_v2, destroy_plain, &array, 1};
@@ -229,7 +241,7 @@ CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAl
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
                                 unsigned int numMipmapLevels) {
-    VGPU_BEGIN(process, real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
+    VGPU_BEGIN_UNGATED(process, real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
     if (!pHandle || !pMipmappedArrayDesc)
         return real_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
     CUDA_ARRAY3D_DESCRIPTOR array = *pMipmappedArrayDesc;

@@ -13,6 +13,7 @@
 
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* inode of the host's own pid namespace, fixed in the kernel */
 #define MOST_CHALLENGES     3                    /* that end without an answer */
+#define MOST_LOOKS          8                    /* at the card, until ledger and card are of one moment */
 
 /* Room for so many bytes; what was in it is lost. A forked child gets none of it. */
 static bool make_room(struct vgpu_list *list, size_t bytes) {
@@ -115,12 +116,13 @@ static uint32_t challenge_once(struct vgpu_process *process, nvmlDevice_t handle
     return pid;
 }
 
+/* With what is owed, which has happened on the card already. */
 static uint64_t charged_bytes(const struct vgpu_process *process, int device) {
     const struct vgpu_member *member = process->member;
     const uint64_t *used_bytes = member->region->slots[member->slot].used_bytes[device];
     uint64_t sum = 0;
     for (int kind = 0; kind < VGPU_KINDS; kind++)
-        sum += used_bytes[kind];
+        sum += used_bytes[kind] - (uint64_t)__atomic_load_n(&process->debt_bytes[device][kind], __ATOMIC_RELAXED);
     return sum;
 }
 
@@ -172,7 +174,7 @@ static bool challenge(struct vgpu_process *process, int device, CUcontext contex
 }
 
 /* While no request is in flight, the ledger says of each what the card does. What pools gave back by themselves is
- * entered first. */
+ * entered first; where another thread that waits for the card let them do so just then, the card is asked again. */
 static void take_stock(struct vgpu_process *process, int device, struct vgpu_measure *measure,
                        const struct vgpu_measure *before) {
     int kept_errno = errno;
@@ -180,12 +182,17 @@ static void take_stock(struct vgpu_process *process, int device, struct vgpu_mea
     nvmlDevice_t handle;
     nvmlMemory_t memory;
     vgpu_gate_close(&process->gate);
+    bool known = find_device(process, device, &handle);
     vgpu_pools_settle(process);
-    measure->charged_bytes = charged_bytes(process, device);
-    if (find_device(process, device, &handle)) {
+    for (int attempt = 0; attempt < MOST_LOOKS; attempt++) {
+        measure->charged_bytes = charged_bytes(process, device);
+        if (!known) break;
+        measure->fresh = 0;
         look_for_own(process, handle, measure, before);
         measure->has_free = real_nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS;
         measure->free_bytes = measure->has_free ? memory.free : 0;
+        vgpu_pools_settle(process);
+        if (measure->charged_bytes == charged_bytes(process, device)) break;
     }
     vgpu_gate_open(&process->gate);
     errno = kept_errno;

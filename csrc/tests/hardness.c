@@ -135,15 +135,37 @@ static int cancelled_threads(void) {
     return 0;
 }
 
+/* Arrays of a format that the library doesn't know, which it measures, made by several threads. */
+static void *make_arrays(void *unused) {
+    CUresult (*create)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *) =
+        (CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))function("cuArray3DCreate_v2");
+    const CUDA_ARRAY3D_DESCRIPTOR strange = {
+        .Width = 64, .Height = 64, .Format = (CUarray_format)0xb0, .NumChannels = 3};
+    CUarray array;
+    make_current();
+    for (int i = 0; i < 100; i++)
+        create(&array, &strange);
+    return unused;
+}
+
+static int strange_arrays(void) {
+    pthread_t threads[4];
+    if (start() != CUDA_SUCCESS) return 2;
+    alarm(2);
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&threads[i], NULL, make_arrays, NULL) != 0) return 2;
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(void);
-    } cases[] = {{"broken-stderr", broken_stderr},
-                 {"full-stderr", full_stderr},
-                 {"no-long-files", no_long_files},
-                 {"timer", timer},
-                 {"cancelled-threads", cancelled_threads}};
+    } cases[] = {{"broken-stderr", broken_stderr},         {"full-stderr", full_stderr},
+                 {"no-long-files", no_long_files},         {"timer", timer},
+                 {"cancelled-threads", cancelled_threads}, {"strange-arrays", strange_arrays}};
     driver = dlopen(CUDA_SONAME, RTLD_NOW);
     if (!driver || argc != 2) return 8;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -38,6 +38,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags);
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream);
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 
@@ -297,6 +299,28 @@ static void device_pool(void) {
     fill(take_from_device, free_linear);
 }
 
+/* A pool gives back what it kept just when the card is asked what a module took. */
+static void keep_and_trim(void) {
+    CUdeviceptr pointer;
+    if (cuMemAllocAsync(&pointer, 64 * MIB, NULL) != CUDA_SUCCESS) return;
+    cuMemFreeAsync(pointer, NULL);
+    cuStreamSynchronize(NULL);
+}
+
+static CUresult take_module(CUdeviceptr *loaded) {
+    static const char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                                ".visible .global .align 4 .b8 table[67108864];\n";
+    return cuModuleLoadData((CUmodule *)loaded, image);
+}
+
+static void unload_module(CUdeviceptr loaded) {
+    cuModuleUnload((CUmodule)(uintptr_t)loaded);
+}
+
+static void trim(void) {
+    fill(take_module, unload_module);
+}
+
 static const struct {
     const char *name;
     void (*take)(void);
@@ -313,6 +337,7 @@ static const struct {
     {"tiles", tiles, swap_tile},
     {"captured", captured, capture},
     {"device-pool", device_pool, change_pool},
+    {"trim", trim, keep_and_trim},
 };
 
 int main(int argc, char **argv) {

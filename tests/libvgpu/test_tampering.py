@@ -22,6 +22,7 @@ CASES = [
     "tiles",
     "captured",
     "device-pool",
+    "trim",
 ]
 
 
