@@ -14,6 +14,8 @@
 #define MOST_STUCK_NS   UINT64_C(1000000000) /* for requests in flight of which none ends */
 #define AGAIN_STUCK_NS  UINT64_C(50000000)   /* the same where that was in vain just before */
 #define MOST_WAIT_NS    UINT64_C(2000000000) /* for all of them */
+#define MOST_TRYING_NS  UINT64_C(2000000)    /* by who can do without */
+#define NEXT_TRY_NS     UINT64_C(200000000)  /* after a try in vain */
 #define MOST_PASSING_NS UINT64_C(100000000)  /* for those who waited while it was closed last */
 #define MOST_DELAY_NS   UINT64_C(3000000000) /* of a request: who measures was lost */
 
@@ -72,8 +74,7 @@ static unsigned others_inside(const struct vgpu_gate *gate, uint64_t own) {
 }
 
 /* As long as they become fewer: hundreds of threads on few processors take their time. */
-static void wait_until_empty(struct vgpu_gate *gate, uint64_t own) {
-    uint64_t patience_ns = gate->stuck ? AGAIN_STUCK_NS : MOST_STUCK_NS;
+static bool wait_until_empty(const struct vgpu_gate *gate, uint64_t own, uint64_t patience_ns) {
     uint64_t now_ns = vgpu_clock_ns(CLOCK_MONOTONIC), give_up_ns = now_ns + patience_ns, end_ns = now_ns + MOST_WAIT_NS;
     unsigned least = UINT32_MAX, count;
     for (unsigned round = 0; (count = others_inside(gate, own)) != 0; round++) {
@@ -82,14 +83,13 @@ static void wait_until_empty(struct vgpu_gate *gate, uint64_t own) {
             least = count;
             give_up_ns = now_ns + patience_ns;
         }
-        gate->stuck = now_ns >= give_up_ns || now_ns >= end_ns;
-        if (gate->stuck) return;
+        if (now_ns >= give_up_ns || now_ns >= end_ns) return false;
         if (round < 100)
             sched_yield();
         else
             vgpu_nap(20000);
     }
-    gate->stuck = false;
+    return true;
 }
 
 /* A processor that hasn't seen the gate closed hasn't shown what it wrote either. Where the kernel has no membarrier
@@ -107,26 +107,32 @@ static void let_pass(const struct vgpu_gate *gate) {
         vgpu_nap(20000);
 }
 
-/* With gate->lock. */
-static void shut(struct vgpu_gate *gate) {
+/* With gate->lock. false: somebody is inside still. */
+static bool shut(struct vgpu_gate *gate, uint64_t patience_ns) {
     int kept_errno = errno;
     let_pass(gate);
     __atomic_store_n(&gate->closed, 1, __ATOMIC_SEQ_CST);
     make_seen(gate);
-    wait_until_empty(gate, vgpu_gate_thread());
+    bool empty = wait_until_empty(gate, vgpu_gate_thread(), patience_ns);
     errno = kept_errno;
+    return empty;
 }
 
 void vgpu_gate_close(struct vgpu_gate *gate) {
     vgpu_private_lock(&gate->lock);
-    shut(gate);
+    gate->stuck = !shut(gate, gate->stuck ? AGAIN_STUCK_NS : MOST_STUCK_NS);
 }
 
 bool vgpu_gate_try_close(struct vgpu_gate *gate) {
-    if (!vgpu_private_trylock(&gate->lock)) return false;
-    shut(gate);
-    if (gate->stuck) vgpu_gate_open(gate);
-    return !gate->stuck;
+    if (vgpu_clock_coarse_ns() < __atomic_load_n(&gate->next_try_ns, __ATOMIC_RELAXED) ||
+        !vgpu_private_trylock(&gate->lock))
+        return false;
+    bool empty = shut(gate, MOST_TRYING_NS);
+    if (!empty) {
+        __atomic_store_n(&gate->next_try_ns, vgpu_clock_coarse_ns() + NEXT_TRY_NS, __ATOMIC_RELAXED);
+        vgpu_gate_open(gate);
+    }
+    return empty;
 }
 
 void vgpu_gate_open(struct vgpu_gate *gate) {

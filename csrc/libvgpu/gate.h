@@ -25,7 +25,8 @@ struct vgpu_gate {
     uint32_t waiting; /* requests outside */
     uint32_t crowd;   /* requests in flight of threads that found no place */
     bool has_barrier;
-    bool stuck; /* the last wait for requests in flight was in vain */
+    bool stuck;           /* the last wait for requests in flight was in vain */
+    uint64_t next_try_ns; /* before that, nobody tries */
     struct vgpu_gate_place places[VGPU_GATE_PLACES];
 };
 
@@ -80,7 +81,7 @@ static inline void vgpu_gate_leave(struct vgpu_gate_pass *pass) {
 void vgpu_gate_close(struct vgpu_gate *gate);
 void vgpu_gate_open(struct vgpu_gate *gate);
 
-/* The same without waiting for another that measures, and only if nobody is stuck; else false and it stays open. */
+/* The same for who can do without: nobody is waited for longer than a request takes; else false and it stays open. */
 bool vgpu_gate_try_close(struct vgpu_gate *gate);
 
 #endif

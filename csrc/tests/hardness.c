@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cuda_api.h"
@@ -159,13 +160,67 @@ static int strange_arrays(void) {
     return 0;
 }
 
+/* A request that stays in the driver for two seconds, beside which others go on. */
+static void sleep_long(void *unused) {
+    (void)unused;
+    poll(NULL, 0, 2000);
+}
+
+static void *launch_slowly(void *executable) {
+    make_current();
+    ((CUresult (*)(CUgraphExec, CUstream))function("cuGraphLaunch"))(executable, NULL);
+    return NULL;
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static int slow_request(void) {
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    CUarray array;
+    pthread_t thread;
+    const CUDA_HOST_NODE_PARAMS sleeper = {.fn = sleep_long};
+    const CUDA_ARRAY3D_DESCRIPTOR small = {.Width = 64, .Height = 1000, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    const CUDA_ARRAY3D_DESCRIPTOR tiny = {.Width = 64, .Height = 8, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    CUresult (*create)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *) =
+        (CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))function("cuArray3DCreate_v2");
+    double most_ms = 0;
+    if (start() != CUDA_SUCCESS || ((CUresult (*)(CUgraph *, unsigned int))function("cuGraphCreate"))(&graph, 0) ||
+        ((CUresult (*)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_HOST_NODE_PARAMS *))function(
+            "cuGraphAddHostNode"))(&node, graph, NULL, 0, &sleeper) ||
+        ((CUresult (*)(CUgraphExec *, CUgraph, unsigned long long))function("cuGraphInstantiateWithFlags"))(&executable,
+                                                                                                            graph, 0) ||
+        pthread_create(&thread, NULL, launch_slowly, executable) != 0)
+        return 2;
+    poll(NULL, 0, 100);
+    for (int i = 0; i < 40; i++) { /* small ones that stay, each beside a larger one that goes */
+        double begin_ms = now_ms();
+        create(&array, &tiny);
+        create(&array, &small);
+        ((CUresult (*)(CUarray))function("cuArrayDestroy"))(array);
+        if (now_ms() - begin_ms > most_ms) most_ms = now_ms() - begin_ms;
+    }
+    pthread_join(thread, NULL);
+    fprintf(stderr, "%.1f ms\n", most_ms);
+    return most_ms < 300 ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(void);
-    } cases[] = {{"broken-stderr", broken_stderr},         {"full-stderr", full_stderr},
-                 {"no-long-files", no_long_files},         {"timer", timer},
-                 {"cancelled-threads", cancelled_threads}, {"strange-arrays", strange_arrays}};
+    } cases[] = {{"broken-stderr", broken_stderr},
+                 {"full-stderr", full_stderr},
+                 {"no-long-files", no_long_files},
+                 {"timer", timer},
+                 {"cancelled-threads", cancelled_threads},
+                 {"strange-arrays", strange_arrays},
+                 {"slow-request", slow_request}};
     driver = dlopen(CUDA_SONAME, RTLD_NOW);
     if (!driver || argc != 2) return 8;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

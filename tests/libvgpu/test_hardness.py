@@ -118,7 +118,9 @@ def test_memory_from_elsewhere_is_charged_on_the_device_where_it_lies(make_groun
 # ---- nobody hangs, nobody dies ----
 
 
-@pytest.mark.parametrize("case", ["broken-stderr", "full-stderr", "no-long-files", "cancelled-threads", "strange-arrays"])
+@pytest.mark.parametrize(
+    "case", ["broken-stderr", "full-stderr", "no-long-files", "cancelled-threads", "strange-arrays", "slow-request"]
+)
 def test_a_program_goes_on(ground: Ground, case: str) -> None:
     done = odd(ground, case)
     assert done.returncode == 0, f"{done.returncode} {done.stdout} {done.stderr}"
