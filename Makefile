@@ -33,8 +33,8 @@ products: $(STAMP)
 	@$(CSRC) all
 
 debug: $(STAMP)
-	@echo "== with sanitizers, into build/debug/"
-	@$(CSRC) debug
+	@echo "== with sanitizers, into build/debug/, and run: a few minutes"
+	@$(CSRC) run-debug
 
 demo: products
 	@$(PY) -m e2e.onebox.demo $(if $(KEEP),--keep)

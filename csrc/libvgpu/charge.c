@@ -18,7 +18,7 @@ static uint64_t *own_bytes(const struct vgpu_member *member, int device, enum vg
 static uint64_t own_total(const struct vgpu_member *member, int device) {
     uint64_t total = 0;
     for (int kind = 0; kind < VGPU_KINDS; kind++)
-        total += *own_bytes(member, device, (enum vgpu_kind)kind);
+        total += __atomic_load_n(own_bytes(member, device, (enum vgpu_kind)kind), __ATOMIC_ACQUIRE);
     return total;
 }
 
@@ -120,9 +120,9 @@ static bool is_too_much(struct vgpu_process *process, int device, uint64_t bytes
     if (__builtin_expect(fits(__atomic_load_n(total, __ATOMIC_RELAXED), limit, bytes), 1) || process->stale ||
         __atomic_load_n(&process->in_debt, __ATOMIC_RELAXED) || __atomic_load_n(lock, __ATOMIC_ACQUIRE) != 0)
         return false;
-    *used = __atomic_load_n(total, __ATOMIC_RELAXED);
+    /* Acquired, so that the lock is looked at again after all of it. */
+    *used = __atomic_load_n(total, __ATOMIC_ACQUIRE);
     *holds_all = !member->shared || *used == own_total(member, device);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return !fits(*used, limit, bytes) && __atomic_load_n(lock, __ATOMIC_RELAXED) == 0;
 }
 

@@ -32,3 +32,10 @@ $(BUILD)/debug/tsan-%: tests/core_%.c $(CORE_SOURCES) $(CORE_HEADERS)
 
 $(BUILD)/debug/core-steps: CORE_CFLAGS += -DVGPU_WITH_STEPS
 debug: $(CORE_PROGRAMS:%=$(BUILD)/debug/core-%) $(BUILD)/debug/tsan-region
+
+# Runs them; core-limits is asked by tests.
+.PHONY: run-debug
+run-debug: debug
+	for run in core-table core-steps core-region "core-fuzz texts" "core-fuzz decisions" "core-fuzz scribbles" tsan-region; do \
+		echo "  $$run"; $(BUILD)/debug/$$run 2>$(BUILD)/debug/stderr || { cat $(BUILD)/debug/stderr >&2; exit 1; }; \
+	done

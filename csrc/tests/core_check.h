@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define CHECK(condition, ...)                                                                                          \
     do {                                                                                                               \
@@ -16,6 +17,20 @@
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
+
+/* The thread sanitizer takes a processor for itself: fewer rounds, and more time for each. */
+#if defined(__SANITIZE_THREAD__)
+#define CORE_SLOW 10
+#else
+#define CORE_SLOW 1
+#endif
+
+/* Zeroes, for as long as the program runs. */
+static inline void *core_memory(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED, "no memory");
+    return memory;
+}
 
 struct core_case {
     const char *name;

@@ -42,7 +42,7 @@ static void remove_path(void) {
 
 /* A process's state as after attaching, with one device. */
 static struct vgpu_process *attach(uint64_t limit_bytes) {
-    struct vgpu_process *process = calloc(1, sizeof *process);
+    struct vgpu_process *process = core_memory(sizeof *process);
     const char *why = "";
     CHECK(process, "no memory");
     int error = vgpu_region_join(&process->first_member, path, no_rules, &why);
@@ -133,7 +133,7 @@ static void half_made_region_of_a_killed_creator_blocks_nobody(void) {
 }
 
 static void process_1025_is_refused_and_place_of_a_leaver_is_taken(void) {
-    struct vgpu_member *members = calloc(VGPU_MAX_SLOTS + 1, sizeof *members);
+    struct vgpu_member *members = core_memory((VGPU_MAX_SLOTS + 1) * sizeof *members);
     const char *why = "";
     fresh_path();
     for (int i = 0; i < VGPU_MAX_SLOTS; i++)
@@ -232,7 +232,7 @@ static void killed_at_any_moment_leaves_nothing_behind(void) {
     fresh_path();
     struct vgpu_process *parent = attach(GIB);
     srand(7);
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 3000 / CORE_SLOW; round++) {
         pid_t child = fork();
         if (child == 0) {
             struct vgpu_process *process = attach(GIB);
@@ -247,7 +247,7 @@ static void killed_at_any_moment_leaves_nothing_behind(void) {
             waitpid(child, NULL, 0);
         double start = now(), waited;
         while (vgpu_charge_quietly(parent, 0, VGPU_KIND_BUFFER, GIB) != CUDA_SUCCESS)
-            CHECK(now() - start < 2, "round %d: used %llu", round, (unsigned long long)used(parent));
+            CHECK(now() - start < 2 * CORE_SLOW, "round %d: used %llu", round, (unsigned long long)used(parent));
         waited = now() - start;
         longest = waited > longest ? waited : longest;
         vgpu_uncharge(parent, 0, VGPU_KIND_BUFFER, GIB);

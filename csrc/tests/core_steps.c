@@ -41,9 +41,9 @@ static double now(void) {
 }
 
 static struct vgpu_process *attach(uint64_t limit_bytes) {
-    struct vgpu_process *process = calloc(1, sizeof *process);
+    struct vgpu_process *process = core_memory(sizeof *process);
     const char *why = "";
-    int error = process ? vgpu_region_join(&process->first_member, path, no_rules, &why) : -ENOMEM;
+    int error = vgpu_region_join(&process->first_member, path, no_rules, &why);
     CHECK(error == 0, "%s: %s", why, strerror(-error));
     process->member = &process->first_member;
     process->limit_bytes[0] = limit_bytes;
