@@ -108,7 +108,7 @@ def test_help_of_the_monitor_names_each_flag() -> None:
 def test_targets_that_take_long_or_need_more_name_what_there_is(target: str) -> None:
     """Not run here: make says what it would do, and the modules are there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    told = _run(["make", "--dry-run", *(["-C", "csrc"] if target == "debug" else []), target], kept)
+    told = _run(["make", "--dry-run", *(["-C", "csrc", "run-debug"] if target == "debug" else [target])], kept)
     modules = re.findall(r" -m ((?:tests|e2e)\.[\w.]+)", told)
     assert modules or target in ("debug", "e2e-cluster", "e2e-gpu")
     assert all(importlib.util.find_spec(module) for module in modules)
