@@ -210,7 +210,8 @@ def test_preset_decides_paths_and_runtime(
 ) -> None:
     made = render(settings, f"--set=preset={preset}")
     pods = made.pods()
-    assert f"--target={library}" in pods["libsync"]["containers"][0]["args"]
+    libsync = pods["libsync"]["containers"][0]["args"]
+    assert {f"--preset={preset}", f"--target={library}"} <= set(libsync)
     assert f"--library-base={library}" in pods["webhook"]["containers"][0]["args"]
     assert f"startsWith('{library}/abi-')" in made.text
     assert pods["monitor"].get("runtimeClassName") == runtime_class

@@ -48,9 +48,9 @@ def test_libsync_is_started_with_flags_that_it_knows() -> None:
 
 def test_presets_name_the_folders_that_libsync_does() -> None:
     presets = yaml.safe_load((CHART / "files" / "presets.yaml").read_text())
-    assert set(presets) == set(PRESETS)
-    for name, preset in PRESETS.items():
-        assert presets[name]["library"] == preset.base, name
+    assert {name: preset["library"] for name, preset in presets.items()} == {
+        name: preset.base for name, preset in PRESETS.items()
+    }
 
 
 def test_presets_all_say_the_same_things() -> None:
