@@ -7,7 +7,6 @@ their pods is done here, one EndpointSlice a replica.
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -29,8 +28,6 @@ CHART = Path(__file__).parents[2] / "chart"
 TEMPLATES = ("serviceaccount", "role", "service", "mutatingwebhookconfiguration")
 TENANTS = "team"
 START_SECONDS = 60
-# An API server that watches EndpointSlices needs a moment to see that one went.
-ENDPOINT_SECONDS = 1.0
 
 
 @dataclass
@@ -99,7 +96,7 @@ class Release:
         command = [
             *(sys.executable, "-m", "webhook", f"--listen={NODE_IP}:{port}", f"--ops-listen={NODE_IP}:{port + 1}"),
             *("--cluster=kubeconfig", f"--tls-secret={SECRET}", f"--namespace={NAMESPACE}", f"--service={NAME}"),
-            *(f"--webhook-configuration={CONFIGURATION}", "--certificate-check=200ms", *flags),
+            *(f"--webhook-configuration={CONFIGURATION}", "--certificate-check=200ms", "--drain=200ms", *flags),
         ]
         env = {"KUBECONFIG": str(self.kubeconfig()), "PATH": "/usr/bin:/bin"}
         replica = Replica(name, port, self.cluster.spawn(name, command, env))
@@ -139,30 +136,39 @@ class Release:
 
     def stop(self, replica: Replica) -> int:
         """What a rollout does to a pod: SIGTERM, and its endpoint goes at the same time. Returns the exit status."""
+        self._end(replica)
+        return replica.process.wait(timeout=60)
+
+    def _end(self, replica: Replica) -> None:
         self.cluster.run(["kill", "-TERM", str(self._pid(replica))])
         self.cluster.request("DELETE", f"{SLICES}/{replica.name}")
         self.replicas.remove(replica)
-        return replica.process.wait(timeout=60)
 
     def _pid(self, replica: Replica) -> int:
         found = self.cluster.run(["pgrep", "--full", "--oldest", f"listen={NODE_IP}:{replica.port}"])
         return int(found.stdout)
 
     def stop_all(self) -> None:
-        """Stop every replica."""
-        for replica in list(self.replicas):
-            self.stop(replica)
+        """Stop every replica, and wait until the API server has seen that they went: it calls none any more."""
+        ending = list(self.replicas)
+        for replica in ending:
+            self._end(replica)
+        for replica in ending:
+            replica.process.wait(timeout=60)
+        self.cluster.wait("the API server knows of no replica", self._is_deserted, START_SECONDS)
+
+    def _is_deserted(self) -> bool:
+        return "no endpoints available" in str(self.post(SHARE)[1].get("message"))
 
     @contextlib.contextmanager
     def serving(self, *flags: str) -> Iterator[Replica]:
         """One replica, reached by the API server when entered, gone when left."""
-        replica = self.start("--drain=200ms", *flags)
+        replica = self.start(*flags)
         try:
             self.wait_reached()
             yield replica
         finally:
             self.stop_all()
-            time.sleep(ENDPOINT_SECONDS)
 
     def wait_reached(self) -> None:
         """Wait until the API server has seen endpoint and caBundle: it reads both by watches."""

@@ -11,7 +11,6 @@ import pytest
 
 from e2e.apiserver.replicas import (
     CONFIGURATION_PATH,
-    ENDPOINT_SECONDS,
     ORDINARY,
     SECRET_PATH,
     SHARE,
@@ -22,6 +21,10 @@ from e2e.apiserver.replicas import (
 
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+# All the time, but not all of the machine: else what is seen is how a starved webhook fares.
+PAUSE_SECONDS = 0.02
 
 
 @dataclass
@@ -44,6 +47,7 @@ def load(release: Release, threads: int = 4) -> Iterator[Load]:
                 result.created += 1
                 if not injected:
                     result.failures.append(f"{status} {answer.get('message')}")
+            time.sleep(PAUSE_SECONDS)
 
     running = [threading.Thread(target=create) for _ in range(threads)]
     for thread in running:
@@ -87,7 +91,6 @@ def test_replicas_that_start_together_are_both_trusted(release: Release) -> None
     with load(release) as result:
         release.cluster.wait("both answered", lambda: all(_reviews(release, one) > 10 for one in replicas), 60)
     release.stop_all()
-    time.sleep(ENDPOINT_SECONDS)
     assert result.failures == []
 
 
@@ -103,14 +106,12 @@ def test_rolling_restart_refuses_no_pod(release: Release) -> None:
         for _ in range(3):
             first, second = second, _replace(release, first)
     release.stop_all()
-    time.sleep(ENDPOINT_SECONDS)
     assert result.failures == []
     assert result.created > 100
 
 
 def _replace(release: Release, old: Replica) -> Replica:
     new = release.start("--drain=3s")
-    time.sleep(ENDPOINT_SECONDS)
     assert release.stop(old) == 0
     return new
 
@@ -121,18 +122,26 @@ def test_certificates_are_renewed_under_load_without_a_failed_request(release: R
     flags = ("--certificate-lifetime=12s", "--ca-lifetime=36s", "--certificate-check=500ms")
     replicas = [release.start(*flags) for _ in range(2)]
     release.wait_reached()
+    first = _first_authority(release)
+
+    def have_passed() -> bool:
+        loaded = 'kai_isolator_webhook_certificate_changes_total{event="loaded"}'
+        changes = [release.metric(one, loaded) for one in replicas]
+        return min(changes) >= 4 and _first_authority(release) != first
+
     with load(release, threads=2) as result:
-        time.sleep(50)
-        changes = [
-            release.metric(one, 'kai_isolator_webhook_certificate_changes_total{event="loaded"}') for one in replicas
-        ]
+        release.cluster.wait("certificates and the first CA have passed", have_passed, 120, 0.5)
         ready = [release.page(one, "/readyz") for one in replicas]
     release.stop_all()
     release.cluster.request("DELETE", SECRET_PATH)
-    time.sleep(ENDPOINT_SECONDS)
     assert result.failures == []
-    assert min(changes) >= 4
     assert ready == [(200, "ok\n")] * 2
+
+
+def _first_authority(release: Release) -> str:
+    """The oldest CA that is still trusted."""
+    bundle = base64.b64decode(release.cluster.get(SECRET_PATH)["data"]["ca.crt"]).decode()
+    return bundle.partition("-----END")[0]
 
 
 def _blank(release: Release) -> None:

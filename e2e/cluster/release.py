@@ -55,7 +55,9 @@ class Release:
         ports = [FIRST_PORT + 2 * len(self._replicas) + 2 * number for number in range(count)]
         for port in ports:
             own = [*self._arguments(), f"--listen={NODE_IP}:{port}", f"--ops-listen={NODE_IP}:{port + 1}"]
-            command = [sys.executable, "-m", "webhook", *own, "--cluster=kubeconfig", *arguments]
+            # (Nobody waits for the end of the drain: a replica that stops is out of the Service by then.)
+            own += ["--cluster=kubeconfig", "--drain=200ms"]
+            command = [sys.executable, "-m", "webhook", *own, *arguments]
             environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
             self._replicas[port] = f"webhook-{port}"
             self.cluster.spawn(self._replicas[port], command, environment)
