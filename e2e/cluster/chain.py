@@ -31,6 +31,8 @@ VALUES = (
     f"global.imageRegistry={REGISTRY}",
     *(f"{component}.image.tag={TAG}" for component in ("webhook", "librarySync", "monitor")),
     "monitor.updateInterval=1",
+    "monitor.env[0].name=KRI_MONITOR_GRACE",
+    "monitor.env[0].value=3.0",
 )
 
 
@@ -148,9 +150,15 @@ class Chain:
         return made
 
     def remove_pods(self) -> None:
-        """Whatever a test started and left: the next one finds the card empty."""
-        while self._started:
-            self._started.pop().delete()
+        """End what a test started and left: the next one finds the card empty, if perhaps some objects still there."""
+        for pod in self._started:
+            self.cluster.request("DELETE", pod.path)
+        if isinstance(self.cluster, Cluster):
+            self.cluster.wait("the card is empty", lambda: self.cards()[0]["processes"] == [], 60)
+        else:
+            for pod in self._started:
+                pod.delete()
+        self._started.clear()
 
 
 class Pod:
@@ -224,7 +232,7 @@ def quick_start(name: str = "quick-start") -> Object:
 
 def sleeper(name: str, change: Callable[[Object], None] | None = None, command: Sequence[str] = ()) -> Object:
     """A pod with the quick start's share that does nothing of its own, or what `command` says; `change` edits it."""
-    run = list(command) or ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
+    run = list(command) or ["sh", "-c", "trap 'exit 0' TERM; sleep 1000 & wait"]
     pod: Object = {
         "metadata": {
             "name": name,

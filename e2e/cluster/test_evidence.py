@@ -1,14 +1,12 @@
 """Evidence of real containers: matched by their control groups, named by the API server, told by Events."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.chain import GIB, Chain, Pod, sleeper
 from e2e.cluster.client import Object
-from e2e.cluster.node import SIMULATED
 from e2e.cluster.release import NAME
 
 CONTEXT = 102 << 20
@@ -22,12 +20,12 @@ BYPASS = (
 class Monitor:
     """The monitor's pod, scraped inside the cluster's network."""
 
-    def __init__(self, chain: Chain, pod: Object) -> None:
+    def __init__(self, chain: Chain) -> None:
         self._chain = chain
+        selector = "app.kubernetes.io/component%3Dmonitor"
+        [pod] = chain.cluster.get(f"/api/v1/namespaces/{NAME}/pods?labelSelector={selector}")["items"]
         self._address = f"http://{pod['status']['podIP']}:9394"
         self.uid: str = pod["metadata"]["uid"]
-
-        chain.cluster.wait("the monitor serves", lambda: bool(self.page()), 30, 0.5)
 
     def page(self) -> str:
         """One scrape; empty where nobody serves."""
@@ -63,36 +61,10 @@ class Monitor:
         return sorted(mine, key=lambda fields: int(fields["Pid"]))
 
 
-def find(chain: Chain) -> Object:
-    """The monitor's pod, empty while it isn't ready."""
-    listed = chain.cluster.get(f"/api/v1/namespaces/{NAME}/pods")["items"]
-    pods = [
-        pod for pod in listed if "-monitor-" in pod["metadata"]["name"] and "deletionTimestamp" not in pod["metadata"]
-    ]
-    return pods[0] if len(pods) == 1 and pods[0]["status"].get("podIP") else {}
-
-
 @pytest.fixture(scope="module")
-def monitor(chain: Chain) -> Iterator[Monitor]:
-    """The monitor, and what a real driver does in the kernel: it knows the host's pids of programs in containers.
-
-    The host of a simulated card is the namespace where its state was made, so it is made anew on the node.
-    """
-    state = chain.node.card / "state" / "state"
-    simgpu = str(SIMULATED / "simgpu")
-    chain.own.run([simgpu, "create", "--state", str(state), "--card", "T4"])
-    state.chmod(0o666)
-    chain.own.spawn("simgpu-serve", [simgpu, "serve", "--state", str(state)])
-    old = find(chain)["metadata"]
-    chain.cluster.request("DELETE", f"/api/v1/namespaces/{NAME}/pods/{old['name']}")
-
-    def renewed() -> bool:
-        pod = find(chain)
-        return bool(pod) and pod["metadata"]["uid"] != old["uid"]
-
-    chain.cluster.wait("a new monitor", renewed, 60, 0.5)
-    yield Monitor(chain, find(chain))
-    chain.own.stop("simgpu-serve")
+def monitor(chain: Chain) -> Monitor:
+    assert chain.own
+    return Monitor(chain)
 
 
 def test_every_source_answers(monitor: Monitor) -> None:
@@ -120,7 +92,6 @@ def test_a_program_without_the_library_turns_its_pod_bad_and_the_owner_reads_why
     assert monitor.value("kai_isolator_real_bytes", pod="rogue") == 2 * GIB + CONTEXT
     chain.cluster.wait("the Event is there", lambda: "GPUQuotaNotLoaded" in pod.events(), 30, 0.5)
     print(pod.events())
-    pod.delete()
 
 
 def test_a_pod_without_a_share_is_told_from_unknown_processes(chain: Chain, monitor: Monitor) -> None:
@@ -136,7 +107,6 @@ def test_a_pod_without_a_share_is_told_from_unknown_processes(chain: Chain, moni
     assert monitor.value("kai_isolator_card_unmanaged_bytes", holder="no_share") == used
     assert monitor.value("kai_isolator_card_unmanaged_bytes", holder="unknown") == 0
     assert monitor.value("kai_isolator_real_bytes", pod="free") == used
-    pod.delete()
 
 
 def test_a_container_that_crashed_keeps_its_place(chain: Chain, monitor: Monitor) -> None:

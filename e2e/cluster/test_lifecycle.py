@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster.chain import MIB, Chain, Pod, eventually, quick_start, sleeper
+from e2e.cluster.chain import MIB, REPLICAS, Chain, Pod, eventually, quick_start, sleeper
 from e2e.cluster.client import Object
 from e2e.cluster.release import NAME
 from e2e.cluster.settings import Settings
@@ -46,8 +46,7 @@ def test_pod_waits_for_a_node_that_is_not_ready(chain: Chain) -> None:
 def test_deployment_rolls_without_a_refused_pod(chain: Chain) -> None:
     """Two replicas are replaced while pods with a share are created all the time."""
     assert chain.own
-    deployment = f"deployment/{NAME}-webhook"
-    chain.cluster.kubectl("rollout", "restart", deployment, f"--namespace={NAME}")
+    chain.cluster.kubectl("rollout", "restart", f"deployment/{NAME}-webhook", f"--namespace={NAME}")
     stored = 0
     body = sleeper("rolled")
 
@@ -57,8 +56,10 @@ def test_deployment_rolls_without_a_refused_pod(chain: Chain) -> None:
         assert status == 201, answer.get("message")
         assert any(volume["name"] == "vgpu-library" for volume in answer["spec"]["volumes"])
         stored += 1
-        told = chain.cluster.kubectl("rollout", "status", deployment, f"--namespace={NAME}", "--watch=false")
-        return "successfully rolled out" in told
+        deployment = chain.cluster.get(f"/apis/apps/v1/namespaces/{NAME}/deployments/{NAME}-webhook")
+        now = deployment["status"]
+        counts = [now.get(kind, 0) for kind in ("replicas", "updatedReplicas", "availableReplicas")]
+        return now["observedGeneration"] == deployment["metadata"]["generation"] and counts == [REPLICAS] * 3
 
     chain.cluster.wait("both replicas are new", is_rolled, 180, 0.05)
     print(f"both replicas replaced, {stored} pods with a share admitted meanwhile, none refused")

@@ -38,7 +38,6 @@ def test_quick_start_prints_what_the_readme_says(chain: Chain) -> None:
     assert "refused  2 GiB: CUDA_ERROR_OUT_OF_MEMORY (2)" in lines
     [refusal] = [line for line in lines if line.startswith("Device 0 OOM ")]
     print(f"quick start printed: {' | '.join(lines[:3])} | {refusal}")
-    pod.delete()
 
 
 def test_three_lines_come_from_kubectl_exec_too(chain: Chain) -> None:
@@ -52,7 +51,6 @@ def test_three_lines_come_from_kubectl_exec_too(chain: Chain) -> None:
     assert [first, second] == [f"limit={limit}m", "/usr/local/vgpu/libvgpu.so"]
     assert re.fullmatch(rf"GPU-[0-9a-f-]+, {limit} MiB", third)
     print(f"kubectl exec printed: {done.output.strip().replace(chr(10), ' | ')}")
-    pod.delete()
 
 
 def test_second_pod_keeps_its_share(chain: Chain) -> None:
@@ -113,13 +111,11 @@ VARIANTS = {
 def test_share_holds_in_a_pod_of_any_shape(chain: Chain, variant: str) -> None:
     pod = chain.start(sleeper(variant.lower().replace(" ", "-"), VARIANTS[variant]))
     _judge(chain, pod.run(*TRY), variant)
-    pod.delete()
 
 
 def test_share_holds_with_an_empty_environment(chain: Chain) -> None:
     pod = chain.start(sleeper("env-i"))
     _judge(chain, pod.run("env", "-i", "/usr/local/bin/vgpu-probe", *TRY[1:]), "kubectl exec env -i")
-    pod.delete()
 
 
 def test_share_holds_in_an_init_container(chain: Chain) -> None:
@@ -133,7 +129,6 @@ def test_share_holds_in_an_init_container(chain: Chain) -> None:
     assert "status 1" in output
     _judge(chain, Command(1, output), "init container")
     assert "libvgpu" not in pod.run("cat", "/etc/ld.so.preload").output
-    pod.delete()
 
 
 def test_share_holds_in_a_sidecar(chain: Chain) -> None:
@@ -144,7 +139,6 @@ def test_share_holds_in_a_sidecar(chain: Chain) -> None:
 
     pod = chain.start(sleeper("sidecar", change))
     _judge(chain, pod.run(*TRY, container="side"), "sidecar")
-    pod.delete()
 
 
 def test_share_holds_in_the_named_one_of_two_containers(chain: Chain) -> None:
@@ -156,7 +150,6 @@ def test_share_holds_in_the_named_one_of_two_containers(chain: Chain) -> None:
     _judge(chain, pod.run(*TRY, container="second"), "second of two containers")
     other = pod.run("vgpu-probe", "info", container="main")
     assert other.status == 3, other.output  # no card was given to it
-    pod.delete()
 
 
 def _restarts(pod: Pod) -> int:
@@ -179,7 +172,6 @@ def test_share_holds_after_the_container_was_killed_and_restarted(chain: Chain) 
     done = pod.run("vgpu-probe", "alloc", "1GiB")
     assert "refused  1 GiB" in done.output
     print("after SIGKILL and restart: 3 GiB granted again, 1 GiB more refused")
-    pod.delete()
 
 
 def test_killed_process_leaves_no_bytes_behind(chain: Chain) -> None:
@@ -187,7 +179,6 @@ def test_killed_process_leaves_no_bytes_behind(chain: Chain) -> None:
     wait = "for i in $(seq 200); do grep -q held /tmp/held && break; sleep 0.1; done"
     shell = f"vgpu-probe hold 3GiB >/tmp/held & {wait}; kill -9 $!; {' '.join(TRY)}"
     _judge(chain, pod.run("sh", "-c", shell), "after kill -9")
-    pod.delete()
 
 
 def test_fraction_of_a_card_is_enforced(chain: Chain) -> None:
@@ -200,7 +191,6 @@ def test_fraction_of_a_card_is_enforced(chain: Chain) -> None:
     done = pod.run("vgpu-probe", "verify")
     assert done.status == 0, done.output
     print("gpu-fraction 0.5: " + next(line for line in done.output.splitlines() if line.startswith("verdict")))
-    pod.delete()
 
 
 def test_share_is_enforced_where_kai_writes_no_limit(chain: Chain) -> None:
@@ -213,6 +203,5 @@ def test_share_is_enforced_where_kai_writes_no_limit(chain: Chain) -> None:
         assert "4096 MiB" in done.output, done.output
         assert pod.run("vgpu-probe", "alloc", "5GiB").status == 1
         print("node without the label: 4096 MiB from the annotation are enforced")
-        pod.delete()
     finally:
         chain.patch(node, {"metadata": {"labels": {"nvidia.com/gpu.memory": "15360"}}})
