@@ -42,8 +42,11 @@ demo: products
 test: build
 	@$(PY) -m pytest tests
 
+# Waiting is most of it: on two cores three workers share it, a folder each.
 e2e: build
-	@$(PY) -m pytest e2e
+	@echo "== Kubernetes, helm and Debian's packages: from the cache, or (10 minutes the first time) made"
+	@$(PY) -m e2e.cluster build
+	@$(PY) -m pytest e2e -n 3
 
 # On the cluster that KUBECONFIG names, with KAI Scheduler and the chart installed; says what it leaves out and why.
 e2e-cluster: build

@@ -112,6 +112,8 @@ class Cluster(Client):
             capture_output=True,
             text=True,
             timeout=timeout,
+            # All our clusters have one address, by which kubectl and helm would mistake one's kinds for another's.
+            env=os.environ | {"KUBECACHEDIR": str(self.folder / "discovery")},
         )
         return finish(arguments, done, check)
 

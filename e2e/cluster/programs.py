@@ -21,9 +21,10 @@ class MissingError(Exception):
 
 def provide(settings: Settings) -> None:
     """Make sure that everything is there: seconds when it is, about 10 minutes on 2 cores from nothing."""
-    install_packages()
-    build_kubernetes(settings)
-    build_helm(settings)
+    with settings.alone():
+        install_packages()
+        build_kubernetes(settings)
+        build_helm(settings)
 
 
 def install_packages() -> None:

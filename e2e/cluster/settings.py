@@ -1,7 +1,10 @@
 """Where the cluster's parts come from and lie. The only module of this part that reads the environment."""
 
+import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +55,14 @@ class Settings:
     def programs(self) -> Path:
         """Folder of kubectl, kube-apiserver, helm and the others."""
         return self.cache / "bin"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Only one process at a time adds to the cache: the others find what it made."""
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def tool(self, name: str) -> str:
         """kubectl or helm: our own of the cluster's version, else the machine's."""

@@ -30,37 +30,41 @@ _VERSION = Path("csrc") / "include" / "vgpu" / "version.h"
 
 def build_all(settings: Settings) -> Path:
     """An archive with webhook, libsync, probe, which tenants' pods run, and pause, which every pod's sandbox runs."""
-    builder = _builder(settings)
-    images = {}
-    for name, limit in LIMITS_BYTES.items():
-        image = builder.build(f"Dockerfile.{name}", _CONTEXTS)
-        if image.own_bytes > limit:
-            raise RuntimeError(f"image {name} adds {image.own_bytes >> 20} MiB to Python's, more than {limit >> 20}")
-        sys.stdout.write(f"image {name}: {image.own_bytes >> 20} MiB beyond the Python base\n")
-        images[_name(name, TAG)] = image
-    idle = Stage(base="", name="", user="0:0", entrypoint=["/busybox", "sleep", "2147483647"])
-    images[PAUSE_IMAGE] = Image((_provide_busybox(settings),), 0, idle)
-    images[PROBE_IMAGE] = builder.build("e2e/images/Dockerfile.probe", _CONTEXTS)
-    write_archive(images, ARCHIVE)
-    builder.remove_unused()
-    return ARCHIVE
+    with settings.alone():
+        builder = _builder(settings)
+        images = {}
+        for name, limit in LIMITS_BYTES.items():
+            image = builder.build(f"Dockerfile.{name}", _CONTEXTS)
+            if image.own_bytes > limit:
+                raise RuntimeError(
+                    f"image {name} adds {image.own_bytes >> 20} MiB to Python's, more than {limit >> 20}"
+                )
+            sys.stdout.write(f"image {name}: {image.own_bytes >> 20} MiB beyond the Python base\n")
+            images[_name(name, TAG)] = image
+        idle = Stage(base="", name="", user="0:0", entrypoint=["/busybox", "sleep", "2147483647"])
+        images[PAUSE_IMAGE] = Image((_provide_busybox(settings),), 0, idle)
+        images[PROBE_IMAGE] = builder.build("e2e/images/Dockerfile.probe", _CONTEXTS)
+        write_archive(images, ARCHIVE)
+        builder.remove_unused()
+        return ARCHIVE
 
 
 def build_next(settings: Settings) -> Path:
     """An archive with the releases after this one: tag NEXT with the same abi, tag NEXT_ABI with the abi after it."""
-    builder = _builder(settings)
-    webhook, libsync = (builder.build(f"Dockerfile.{name}", _CONTEXTS) for name in ("webhook", "libsync"))
-    library = f"{_HOME}/library/x86_64/libvgpu.so"
-    abi = int(re.search(r"VGPU_ABI (\d+)", (ROOT / _VERSION).read_text())[1])  # type: ignore[index]
-    names = (ROOT / "webhook" / "names.py").read_text().replace(f"ABI = {abi}\n", f"ABI = {abi + 1}\n").encode()
-    images = {
-        _name("libsync", NEXT): builder.add(libsync, {library: _compile(NEXT_VERSION, abi)}),
-        _name("libsync", NEXT_ABI): builder.add(libsync, {library: _compile(NEXT_VERSION, abi + 1)}),
-        _name("webhook", NEXT_ABI): builder.add(webhook, {f"{_HOME}/python/webhook/names.py": names}),
-    }
-    archive = ARCHIVE.with_name("images-next.tar")
-    write_archive(images, archive)
-    return archive
+    with settings.alone():
+        builder = _builder(settings)
+        webhook, libsync = (builder.build(f"Dockerfile.{name}", _CONTEXTS) for name in ("webhook", "libsync"))
+        library = f"{_HOME}/library/x86_64/libvgpu.so"
+        abi = int(re.search(r"VGPU_ABI (\d+)", (ROOT / _VERSION).read_text())[1])  # type: ignore[index]
+        names = (ROOT / "webhook" / "names.py").read_text().replace(f"ABI = {abi}\n", f"ABI = {abi + 1}\n").encode()
+        images = {
+            _name("libsync", NEXT): builder.add(libsync, {library: _compile(NEXT_VERSION, abi)}),
+            _name("libsync", NEXT_ABI): builder.add(libsync, {library: _compile(NEXT_VERSION, abi + 1)}),
+            _name("webhook", NEXT_ABI): builder.add(webhook, {f"{_HOME}/python/webhook/names.py": names}),
+        }
+        archive = ARCHIVE.with_name("images-next.tar")
+        write_archive(images, archive)
+        return archive
 
 
 def _compile(version: str, abi: int) -> bytes:
