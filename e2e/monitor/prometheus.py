@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from e2e.onebox.chain import free_port, is_free
+from e2e.onebox.chain import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "chart" / "files" / "rules.yaml"
@@ -72,7 +72,7 @@ class Prometheus:
         )
         log.close()
         end = time.monotonic() + 60
-        while is_free(self._port):
+        while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > end:
                 raise MissingProgramError(f"prometheus doesn't start: {(directory / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
@@ -85,6 +85,14 @@ class Prometheus:
             self._process.terminate()
             self._process.wait()
         self._directory.cleanup()
+
+    def _is_ready(self) -> bool:
+        """It listens before it answers queries with more than 503."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/-/ready", timeout=30):
+                return True
+        except OSError:
+            return False
 
     def get(self, path: str, **parameters: str | float) -> Any:
         """Ask its HTTP API; the data of the answer. Raises AssertionError with Prometheus' words for a bad query."""
