@@ -14,7 +14,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 SECONDS = 20
 
 
-def _groups(name: str) -> list[Path]:
+def groups(name: str) -> list[Path]:
     """The run's control groups: one for each hierarchy (v1), or one (v2)."""
     return [path for path in (CGROUPS / name, *CGROUPS.glob(f"*/{name}")) if path.exists()]
 
@@ -24,8 +24,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     sys.stdin.buffer.read()
     end = time.monotonic() + SECONDS
-    while (folder.exists() or _groups(folder.name)) and time.monotonic() < end:
-        for own in _groups(folder.name):
+    while (folder.exists() or groups(folder.name)) and time.monotonic() < end:
+        for own in groups(folder.name):
             for group in (*sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True), own):
                 with contextlib.suppress(OSError):
                     group.rmdir()

@@ -5,12 +5,12 @@ import shutil
 import sys
 from pathlib import Path
 
+from e2e.cluster.janitor import CGROUPS
 from e2e.cluster.settings import DNS_IP, NODE_IP, NODE_NAME, POD_RANGE
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATED = ROOT / "build" / "simgpu"
 KUBELET_ROOT = Path("/var/lib/kubelet")  # the standard path: a mount of the run's own folder lies there
-CGROUPS = Path("/sys/fs/cgroup")
 PAUSE_IMAGE = "registry.test/pause:1"
 
 _CONTAINERD = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import programs, settings
+from e2e.cluster import janitor, programs, settings
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.programs import MissingError
 from e2e.cluster.settings import Settings
@@ -36,16 +36,15 @@ def _processes_of(folder: Path) -> list[str]:
     return found
 
 
-def _control_groups(folder: Path) -> list[str]:
-    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{folder.name}")] + [
-        str(path) for path in Path("/sys/fs/cgroup").glob(folder.name)
-    ]
-
-
 def _left(folder: Path) -> list[str]:
     """Whatever is there of a run."""
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
-    return [*_processes_of(folder), *mounts, *_control_groups(folder), *([str(folder)] if folder.exists() else [])]
+    return [
+        *_processes_of(folder),
+        *mounts,
+        *map(str, janitor.groups(folder.name)),
+        *([str(folder)] if folder.exists() else []),
+    ]
 
 
 def test_run_that_is_killed_leaves_nothing(api_server: Cluster) -> None:
@@ -57,7 +56,7 @@ def test_run_that_is_killed_leaves_nothing(api_server: Cluster) -> None:
         assert all(
             any(name in line for line in programs) for name in ("etcd", "kube-apiserver", "containerd", "kubelet")
         )
-        assert _control_groups(folder)
+        assert janitor.groups(folder.name)
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
     took = api_server.wait("nothing of it is left", lambda: _left(folder) == [], 30)
