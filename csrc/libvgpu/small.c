@@ -148,7 +148,7 @@ static void note_place(struct vgpu_process *process, int device, uint64_t units,
             small->together.placed_units += units;
     }
     if (first) small->linear_blocks++;
-    small->in_doubt |= first;
+    small->in_doubt |= first && small->arrays;
     if (small->arrays) give_back(process, device, array_blocks(small));
     vgpu_private_unlock(&process->packing_lock);
 }
@@ -158,7 +158,7 @@ static void block_lost(struct vgpu_process *process, int device) {
     struct vgpu_small *small = &process->small[device];
     vgpu_private_lock(&process->packing_lock);
     small->linear_blocks--;
-    small->in_doubt = true;
+    small->in_doubt |= small->arrays != 0;
     small->array_blocks++; /* its charge is the arrays' now */
     give_back(process, device, array_blocks(small));
     vgpu_private_unlock(&process->packing_lock);
