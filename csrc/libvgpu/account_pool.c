@@ -85,6 +85,15 @@ static CUresult reserve(struct vgpu_process *process, const struct vgpu_entry *p
 
 typedef CUresult (*ask_driver)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);
 
+/* Not in the stream's order if that can be helped: recorded into a capture that another thread has begun, the release
+ * would never come about. */
+static void release(CUdeviceptr pointer, CUstream stream) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool changed = real_cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    if (real_cuMemFree_v2(pointer) != CUDA_SUCCESS) real_cuMemFreeAsync(pointer, stream);
+    if (changed) real_cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 /* In a stream that is being captured nothing is allocated now: it becomes a graph's node. If another thread has ended
  * the capture meanwhile, it was allocated after all, which shows in the pool. */
 static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int device, size_t bytes, CUstream stream,
@@ -103,8 +112,7 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
     uint64_t held = reserved_bytes_of(&pool);
     uint64_t grown = held > pool.bytes ? held - pool.bytes : 0;
     if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
-        if (result == CUDA_SUCCESS && real_cuMemFreeAsync(pointer, stream) != CUDA_SUCCESS)
-            real_cuMemFree_v2(pointer); /* the stream is being captured, now */
+        if (result == CUDA_SUCCESS) release(pointer, stream);
         result = CUDA_ERROR_OUT_OF_MEMORY;
         real_cuMemPoolTrimTo(handle, pool.bytes);
         held = reserved_bytes_of(&pool);

@@ -36,17 +36,15 @@ static CUresult append(struct capture *capture, CUgraphNode node) {
     return CUDA_SUCCESS;
 }
 
-CUresult capture_node(CUstream stream, CUgraphNodeType type, CUfunction function) {
-    struct capture *capture = stream->capture;
+CUresult capture_node(struct capture *capture, CUgraphNodeType type, CUfunction function) {
     CUgraphNode node;
     TRY(node_add(&node, capture->graph, type, &capture->last, capture->last != NULL));
     node->kernel.func = function;
     return append(capture, node);
 }
 
-CUresult capture_allocation(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
-    struct capture *capture = stream->capture;
-    if (!capture) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; /* ended by another thread just now */
+CUresult capture_allocation(struct capture *capture, CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool,
+                            CUstream stream) {
     int device = pool ? pool->device : stream->context->device;
     CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -58,8 +56,7 @@ CUresult capture_allocation(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool p
     return append(capture, node);
 }
 
-CUresult capture_free(CUdeviceptr pointer, CUstream stream) {
-    struct capture *capture = stream->capture;
+CUresult capture_free(struct capture *capture, CUdeviceptr pointer) {
     CUgraphNode node;
     TRY(graph_add_free(&node, capture->graph, &capture->last, capture->last != NULL, pointer));
     return append(capture, node);
@@ -100,7 +97,7 @@ static CUresult begin(CUstream stream, CUgraph graph, const CUgraphNode *before,
                                 .streams = 1,
                                 .own = graph == NULL,
                                 .mode = mode};
-    stream->capture = capture;
+    __atomic_store_n(&stream->capture, capture, __ATOMIC_RELEASE);
     forbid(mode, 1);
     return CUDA_SUCCESS;
 }
@@ -127,8 +124,8 @@ CUAPI(cuStreamEndCapture, (CUstream stream, CUgraph *graph)) {
     TRY(stream_check(stream));
     if (!graph) return CUDA_ERROR_INVALID_VALUE;
     *graph = NULL;
-    if (!stream_capturing(stream)) return CUDA_ERROR_ILLEGAL_STATE;
-    struct capture *capture = stream->capture;
+    struct capture *capture = stream_capture(stream);
+    if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     *graph = capture->graph;
     driver_lock();
@@ -142,7 +139,7 @@ CUAPI(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
     if (!status) return CUDA_ERROR_INVALID_VALUE;
-    *status = stream_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = stream_capture(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -150,7 +147,7 @@ static CUresult info(CUstream stream, CUstreamCaptureStatus *status, uint64_t *i
                      const CUgraphNode **nodes, const CUgraphEdgeData **data, size_t *count) {
     TRY(stream_check(stream));
     if (!status) return CUDA_ERROR_INVALID_VALUE;
-    struct capture *capture = stream_capturing(stream) ? stream->capture : NULL;
+    struct capture *capture = stream_capture(stream);
     *status = capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     if (!capture) return CUDA_SUCCESS;
     if (id) *id = capture->id;
@@ -180,9 +177,10 @@ CUAPI(cuStreamGetCaptureInfo_v3, (CUstream stream, CUstreamCaptureStatus *status
 
 static CUresult set_dependencies(CUstream stream, CUgraphNode *nodes, size_t count) {
     TRY(stream_check(stream));
-    if (!stream_capturing(stream)) return CUDA_ERROR_ILLEGAL_STATE;
+    struct capture *capture = stream_capture(stream);
+    if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (count && !nodes) return CUDA_ERROR_INVALID_VALUE;
-    stream->capture->last = count ? nodes[count - 1] : NULL;
+    capture->last = count ? nodes[count - 1] : NULL;
     return CUDA_SUCCESS;
 }
 

@@ -62,7 +62,8 @@ CUresult copy_bytes(CUdeviceptr target, bool target_device, CUdeviceptr source, 
     CUAPI(cuMemcpy##name##Async_v2, (target_type target, source_type source, size_t bytes, CUstream stream)) {         \
         ENTER_CONTEXT();                                                                                               \
         TRY(stream_check(stream));                                                                                     \
-        if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);                    \
+        struct capture *capture = stream_capture(stream);                                                              \
+        if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);                                    \
         return copy_bytes((CUdeviceptr)target, target_device, (CUdeviceptr)source, source_device, bytes);              \
     }
 
@@ -93,7 +94,8 @@ CUAPI(cuMemcpy, (CUdeviceptr target, CUdeviceptr source, size_t bytes)) {
 CUAPI(cuMemcpyAsync, (CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
-    if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);
+    struct capture *capture = stream_capture(stream);
+    if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);
     return copy_bytes(target, false, source, false, bytes);
 }
 
@@ -111,7 +113,8 @@ CUAPI(cuMemcpyPeerAsync, (CUdeviceptr target, CUcontext target_context, CUdevice
     TRY(stream_check(stream));
     TRY(context_check(target_context));
     TRY(context_check(source_context));
-    if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);
+    struct capture *capture = stream_capture(stream);
+    if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);
     return copy_bytes(target, true, source, true, bytes);
 }
 
@@ -227,7 +230,8 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy) {
     CUAPI(name, (const parameter_type *copy, CUstream stream)) {                                                       \
         ENTER_CONTEXT();                                                                                               \
         TRY(stream_check(stream));                                                                                     \
-        if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);                    \
+        struct capture *capture = stream_capture(stream);                                                              \
+        if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_MEMCPY, NULL);                                    \
         return copy ? run(copy) : CUDA_ERROR_INVALID_VALUE;                                                            \
     }
 

@@ -27,7 +27,8 @@ static inline CUresult launch(CUfunction function, unsigned x, unsigned y, unsig
     if (UNLIKELY(!function || function->magic != FUNCTION_MAGIC)) return CUDA_ERROR_INVALID_HANDLE;
     if (UNLIKELY(x == 0 || y == 0 || z == 0)) return CUDA_ERROR_INVALID_VALUE;
     TRY(stream_check(stream));
-    if (UNLIKELY(stream_capturing(stream))) return capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL, function);
+    struct capture *capture = stream_capture(stream);
+    if (UNLIKELY(capture != NULL)) return capture_node(capture, CU_GRAPH_NODE_TYPE_KERNEL, function);
     if (UNLIKELY(function->library != NULL)) TRY(function_ready(function));
     launch_count(current_context);
     if (UNLIKELY(function->ns != 0)) stream_work(stream, function->ns);
@@ -72,7 +73,8 @@ CUAPI(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *user_data)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
     if (!function) return CUDA_ERROR_INVALID_VALUE;
-    if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_HOST, NULL);
+    struct capture *capture = stream_capture(stream);
+    if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_HOST, NULL);
     function(user_data);
     return CUDA_SUCCESS;
 }

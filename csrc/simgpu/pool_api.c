@@ -13,7 +13,8 @@ static CUresult allocate_async(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPoo
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     TRY(stream_check(stream));
     if (bytes > UINT64_C(1) << 46) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (UNLIKELY(stream_capturing(stream))) return capture_allocation(pointer, bytes, pool, stream);
+    struct capture *capture = stream_capture(stream);
+    if (UNLIKELY(capture != NULL)) return capture_allocation(capture, pointer, bytes, pool, stream);
     return pool_allocate(pointer, bytes, pool ? pool : pool_of_stream(stream));
 }
 
@@ -31,7 +32,8 @@ CUAPI(cuMemAllocFromPoolAsync, (CUdeviceptr * pointer, size_t bytes, CUmemoryPoo
 CUAPI(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
-    if (UNLIKELY(stream_capturing(stream))) return capture_free(pointer, stream);
+    struct capture *capture = stream_capture(stream);
+    if (UNLIKELY(capture != NULL)) return capture_free(capture, pointer);
     driver_lock();
     struct memory *memory = memory_find(pointer);
     CUresult result = CUDA_ERROR_INVALID_VALUE;

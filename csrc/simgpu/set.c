@@ -44,7 +44,8 @@ CUresult set_2d(CUdeviceptr target, uint64_t pitch, unsigned value, unsigned ele
     CUAPI(cuMemsetD##bits##Async, (CUdeviceptr target, type value, size_t count, CUstream stream)) {                   \
         ENTER_CONTEXT();                                                                                               \
         TRY(stream_check(stream));                                                                                     \
-        if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_MEMSET, NULL);                    \
+        struct capture *capture = stream_capture(stream);                                                              \
+        if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_MEMSET, NULL);                                    \
         return set_2d(target, 0, value, bits / 8, count, 1);                                                           \
     }                                                                                                                  \
     CUAPI(cuMemsetD2D##bits##_v2, (CUdeviceptr target, size_t pitch, type value, size_t width, size_t height)) {       \
@@ -59,7 +60,8 @@ CUresult set_2d(CUdeviceptr target, uint64_t pitch, unsigned value, unsigned ele
           (CUdeviceptr target, size_t pitch, type value, size_t width, size_t height, CUstream stream)) {              \
         ENTER_CONTEXT();                                                                                               \
         TRY(stream_check(stream));                                                                                     \
-        if (stream_capturing(stream)) return capture_node(stream, CU_GRAPH_NODE_TYPE_MEMSET, NULL);                    \
+        struct capture *capture = stream_capture(stream);                                                              \
+        if (capture) return capture_node(capture, CU_GRAPH_NODE_TYPE_MEMSET, NULL);                                    \
         return set_2d(target, pitch, value, bits / 8, width, height);                                                  \
     }
 

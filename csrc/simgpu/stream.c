@@ -102,7 +102,7 @@ void stream_release_context_locked(CUcontext context) {
 
 void streams_leave_capture_locked(struct capture *capture) {
     for (CUstream stream = streams; stream; stream = stream->next)
-        if (stream->capture == capture) stream->capture = NULL;
+        if (stream->capture == capture) __atomic_store_n(&stream->capture, NULL, __ATOMIC_RELEASE);
     for (CUevent event = events; event; event = event->next)
         if (event->capture == capture) event->capture = NULL;
 }
@@ -128,7 +128,7 @@ static uint64_t done_at(CUstream stream) {
 CUAPI(cuStreamSynchronize, (CUstream stream)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
-    if (stream_capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     wait_until(done_at(stream));
     pools_synchronized(stream_context(stream)->device);
     return CUDA_SUCCESS;
@@ -137,7 +137,7 @@ CUAPI(cuStreamSynchronize, (CUstream stream)) {
 CUAPI(cuStreamQuery, (CUstream stream)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
-    if (stream_capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     uint64_t done = done_at(stream);
     return done && done > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
@@ -273,7 +273,7 @@ CUAPI(cuEventDestroy, (CUevent event)) {
 static CUresult record(CUevent event, CUstream stream) {
     TRY(event_check(event));
     TRY(stream_check(stream));
-    event->capture = stream_capturing(stream) ? stream->capture : NULL;
+    event->capture = stream_capture(stream);
     if (event->capture) return CUDA_SUCCESS;
     uint64_t now = sim_now_ns(), done = done_at(stream);
     event->at_ns = done > now ? done : now;

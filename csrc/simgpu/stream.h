@@ -33,16 +33,19 @@ CUcontext stream_context(CUstream stream);
 static inline bool stream_special(CUstream stream) {
     return (uintptr_t)stream <= 2;
 }
-static inline bool stream_capturing(CUstream stream) {
-    return UNLIKELY(!stream_special(stream)) && UNLIKELY(stream->capture != NULL);
+/* What the stream records into now, or NULL. Another thread may end it at any moment: look once, then use what was
+ * seen, which stays valid. */
+static inline struct capture *stream_capture(CUstream stream) {
+    return stream_special(stream) ? NULL : __atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE);
 }
 /* Adds work that lasts `ns` on the card. */
 void stream_work(CUstream stream, uint64_t ns);
 
 /* Work put into a stream that records a graph (capture.c). */
-CUresult capture_allocation(CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream);
-CUresult capture_free(CUdeviceptr pointer, CUstream stream);
-CUresult capture_node(CUstream stream, CUgraphNodeType type, CUfunction function);
+CUresult capture_allocation(struct capture *capture, CUdeviceptr *pointer, uint64_t bytes, CUmemoryPool pool,
+                            CUstream stream);
+CUresult capture_free(struct capture *capture, CUdeviceptr pointer);
+CUresult capture_node(struct capture *capture, CUgraphNodeType type, CUfunction function);
 CUresult capture_join(CUstream stream, struct capture *capture);
 void capture_forget(CUstream stream);
 /* Ends a capture in all streams that take part (stream.c). */
