@@ -14,7 +14,7 @@
 #define BLOCK_SHIFT 21
 #define UNIT        512u /* what small requests are rounded to */
 #define UNITS       (BLOCK / UNIT)
-#define SMALL_LIMIT (UINT64_C(1) << 20) /* requests of this size and more take whole blocks */
+#define SMALL_LIMIT (UINT64_C(1) << 20) /* larger requests take whole blocks */
 
 /* Data beyond this offset of an allocation isn't kept: memory of gigabytes can be "written" on a small machine. */
 #define KEPT_BYTES (UINT64_C(256) << 20)
@@ -113,7 +113,7 @@ void memory_forget(struct memory *memory);
 void memory_each(void (*visit)(struct memory *, void *), void *argument);
 /* Blocks that a request of this size takes, 0 where it shares. */
 static inline uint64_t blocks_of(uint64_t bytes) {
-    return bytes >= SMALL_LIMIT ? (bytes + BLOCK - 1) >> BLOCK_SHIFT : 0;
+    return bytes > SMALL_LIMIT ? (bytes + BLOCK - 1) >> BLOCK_SHIFT : 0;
 }
 
 /* ---- pools (pool.c) ---- */

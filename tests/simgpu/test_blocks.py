@@ -1,4 +1,4 @@
-"""The card gives memory in blocks of 2 MiB; requests below 1 MiB share blocks."""
+"""The card gives memory in blocks of 2 MiB; requests up to 1 MiB share blocks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.simgpu.conftest import BLOCK, CONTEXT, GIB, INVALID_VALUE, MIB, OUT_O
         (1, BLOCK),
         (MIB - 1, BLOCK),
         (MIB, BLOCK),
+        (MIB + 1, BLOCK),
         (BLOCK, BLOCK),
         (BLOCK + 1, 2 * BLOCK),
         (GIB, GIB),
@@ -52,6 +53,16 @@ def test_small_requests_share_a_block(run: Run) -> None:
     assert program.data() == BLOCK
     program.free(pointers[0])
     assert program.data() == 0
+
+
+def test_requests_up_to_a_mebibyte_share(run: Run) -> None:
+    program = run()
+    for _ in range(20):
+        program.alloc(MIB)
+    assert program.data() == 20 * MIB
+    for _ in range(3):
+        program.alloc(MIB + 1)
+    assert program.data() == 26 * MIB
 
 
 def test_small_and_large_never_overlap(run: Run) -> None:
