@@ -1,4 +1,7 @@
-/* Arrays: plain, layered, mipmapped, sparse. Rows of 64 bytes in groups of eight, as the card tiles them. */
+/* Arrays: plain, layered, mipmapped, sparse.
+ *
+ * The card tiles them: 64 bytes of eight rows are a GOB, up to 16 GOBs one above or behind the other are a block, and
+ * an array is made of whole blocks. How many bytes that comes to was measured on an H200. */
 #include "array.h"
 
 #include <stdlib.h>
@@ -7,6 +10,7 @@
 #define ARRAY_MAGIC  0x41727279u
 #define MIPMAP_MAGIC 0x4d69706du
 #define LEVELS       17
+#define TILE         65536u /* what memory is mapped into a sparse or deferred array by */
 
 struct CUarray_st {
     uint32_t magic;
@@ -36,18 +40,19 @@ static CUmipmappedArray mipmaps;
 static unsigned element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned *texels) {
     *texels = 1;
     unsigned channels = descriptor->NumChannels, format = (unsigned)descriptor->Format;
+    bool channels_exist = channels == 1 || channels == 2 || channels == 4;
     switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
-        return channels;
+        return channels_exist ? channels : 0;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
     case CU_AD_FORMAT_HALF:
-        return channels * 2;
+        return channels_exist ? channels * 2 : 0;
     case CU_AD_FORMAT_UNSIGNED_INT32:
     case CU_AD_FORMAT_SIGNED_INT32:
     case CU_AD_FORMAT_FLOAT:
-        return channels * 4;
+        return channels_exist ? channels * 4 : 0;
     }
     if (format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB) {
         *texels = 4;
@@ -61,16 +66,36 @@ static unsigned element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigne
     return 0;
 }
 
+#define GOB_WIDTH  UINT64_C(64)
+#define GOB_HEIGHT 8u
+#define BLOCK_GOBS 16u
+
+/* The smallest power of two that is at least `wanted`, at most `most`. */
+static unsigned power_of_two(uint64_t wanted, unsigned most) {
+    unsigned power = 1;
+    while (power < most && power < wanted)
+        power *= 2;
+    return power;
+}
+
+static uint64_t round_up(uint64_t value, uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+/* An array's rows, how far apart its slices are and what it takes; false for what can't be one. */
 static bool layout(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, uint64_t *pitch, uint64_t *slice, uint64_t *bytes) {
     unsigned texels, element = element_bytes(descriptor, &texels);
     if (element == 0 || descriptor->Width == 0 || descriptor->Width > 1u << 28 || descriptor->Height > 1u << 20 ||
         descriptor->Depth > 1u << 16)
         return false;
     uint64_t rows = descriptor->Height ? (descriptor->Height + texels - 1) / texels : 1;
-    *pitch = ((descriptor->Width + texels - 1) / texels * element + 63) & ~UINT64_C(63);
-    if (descriptor->Height) rows = (rows + 7) & ~UINT64_C(7);
-    *slice = *pitch * rows;
-    *bytes = *slice * (descriptor->Depth ? descriptor->Depth : 1);
+    uint64_t slices = descriptor->Depth ? descriptor->Depth : 1;
+    bool layers = descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+    unsigned deep = layers ? 1 : power_of_two(slices, BLOCK_GOBS); /* GOBs of a block, one behind the other */
+    unsigned high = power_of_two((rows + GOB_HEIGHT - 1) / GOB_HEIGHT, BLOCK_GOBS / deep);
+    *pitch = round_up((descriptor->Width + texels - 1) / texels * element, GOB_WIDTH);
+    *slice = *pitch * round_up(rows, high * GOB_HEIGHT);
+    *bytes = *slice * round_up(slices, deep);
     return true;
 }
 
@@ -79,10 +104,12 @@ static bool unbacked(unsigned flags) {
 }
 
 /* Takes an array's memory of the card. */
-static CUresult take_locked(struct memory **result, uint64_t bytes) {
+static CUresult take_locked(struct memory **result, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, uint64_t bytes) {
     struct memory *memory = memory_new(MEMORY_ARRAY, current_context->device, current_context);
     if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    unsigned texels;
     memory->size = bytes;
+    memory->extra = driver.device[memory->device].array_heap + __builtin_ctz(element_bytes(descriptor, &texels));
     CUresult taken = memory_take(memory, NULL, false);
     if (taken == CUDA_SUCCESS)
         *result = memory;
@@ -97,7 +124,7 @@ static CUresult create(CUarray *result, const CUDA_ARRAY3D_DESCRIPTOR *descripto
     CUarray array = calloc(1, sizeof *array);
     if (!array) return CUDA_ERROR_OUT_OF_MEMORY;
     driver_lock();
-    CUresult status = unbacked(descriptor->Flags) ? CUDA_SUCCESS : take_locked(&array->memory, bytes);
+    CUresult status = unbacked(descriptor->Flags) ? CUDA_SUCCESS : take_locked(&array->memory, descriptor, bytes);
     if (status == CUDA_SUCCESS) {
         array->magic = ARRAY_MAGIC;
         array->context = current_context;
@@ -225,7 +252,7 @@ CUAPI(cuArrayGetPlane, (CUarray * plane, CUarray array, unsigned index)) {
 
 static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *result, unsigned flags, uint64_t bytes) {
     if (!result || !unbacked(flags)) return CUDA_ERROR_INVALID_VALUE;
-    *result = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = (bytes + BLOCK - 1) & ~(BLOCK - 1), .alignment = BLOCK};
+    *result = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = round_up(bytes, TILE), .alignment = TILE};
     return CUDA_SUCCESS;
 }
 
@@ -306,7 +333,7 @@ static CUresult fill_mipmap_locked(CUmipmappedArray mipmap, const CUDA_ARRAY3D_D
             mipmap->level[level]->base = 0;
         return CUDA_SUCCESS;
     }
-    TRY(take_locked(&mipmap->memory, mipmap->bytes));
+    TRY(take_locked(&mipmap->memory, descriptor, mipmap->bytes));
     memory_touch(mipmap->memory);
     for (unsigned level = 0; level < mipmap->levels; level++)
         mipmap->level[level]->base += mipmap->memory->base;

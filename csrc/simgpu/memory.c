@@ -91,6 +91,7 @@ CUresult memory_take(struct memory *memory, CUmemoryPool pool, bool low) {
     } else {
         struct small_heap *heap = pool                            ? pool_heap(pool)
                                   : memory->kind == MEMORY_MODULE ? device->module_heap
+                                  : memory->kind == MEMORY_ARRAY  ? memory->extra
                                   : low                           ? device->low_heap
                                                                   : device->heap;
         TRY(small_take(heap, memory, low));

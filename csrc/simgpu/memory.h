@@ -50,7 +50,8 @@ struct memory {
     int fd;                   /* of an exported one's data, else -1 */
     uint64_t charged_bytes;   /* given back when freed */
     uint64_t id;              /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
-    void *extra;              /* MEMORY_SMALLS: struct small_block; MEMORY_GRAPH: its graph memory */
+    void *extra;              /* MEMORY_SMALLS: struct small_block; MEMORY_GRAPH: its graph memory; MEMORY_ARRAY: its
+                               * heap */
     unsigned imports;         /* MEMORY_IMPORTED: times opened */
     unsigned flags;           /* as given by the program: attach flags of managed memory */
     int prefer;               /* managed: device that the program prefers, else -1 */
@@ -91,6 +92,7 @@ CUresult small_take(struct small_heap *heap, struct memory *memory, bool low);
 void small_give(struct memory *memory);
 void small_touch(struct memory *memory);
 struct memory *small_find(struct memory *block, CUdeviceptr address);
+#define ARRAY_HEAPS 5 /* texels of 1, 2, 4, 8 and 16 bytes */
 /* The device's heaps, made once; false without host memory. */
 bool heaps_init(int device);
 void small_heap_init(struct small_heap *heap, int device, CUmemoryPool pool, enum sim_kind kind);

@@ -93,14 +93,17 @@ void small_heap_init(struct small_heap *heap, int device, CUmemoryPool pool, enu
 }
 
 bool heaps_init(int device) {
-    struct small_heap *heaps = calloc(3, sizeof *heaps);
+    struct small_heap *heaps = calloc(3 + ARRAY_HEAPS, sizeof *heaps);
     if (!heaps) return false;
     small_heap_init(&heaps[0], device, NULL, SIM_DATA);
     small_heap_init(&heaps[1], device, NULL, SIM_DATA);
     small_heap_init(&heaps[2], device, NULL, SIM_MODULE);
+    for (unsigned i = 0; i < ARRAY_HEAPS; i++)
+        small_heap_init(&heaps[3 + i], device, NULL, SIM_DATA);
     driver.device[device].heap = &heaps[0];
     driver.device[device].low_heap = &heaps[1];
     driver.device[device].module_heap = &heaps[2];
+    driver.device[device].array_heap = &heaps[3];
     return true;
 }
 
