@@ -36,7 +36,8 @@ static void set_defaults(CUcontext context) {
                                             [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
                                             [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64};
     memcpy(context->limit, defaults, sizeof defaults);
-    context->limit_bytes = 0;
+    context->room_bytes = 0;
+    context->streams = context->streams_room = 0;
     context->peers = 0;
     context->done_ns = 0;
 }
@@ -69,8 +70,8 @@ static void deactivate_locked(CUcontext context) {
     context->destroyed = true;
     if (!device_has_context(context->device)) pools_abandoned_locked(context->device);
     sim_uncharge(&driver.view, card, SIM_CONTEXT,
-                 driver.view.state->card[card].config.context_bytes + context->limit_bytes, 0);
-    context->limit_bytes = 0;
+                 driver.view.state->card[card].config.context_bytes + context->room_bytes, 0);
+    context->room_bytes = 0;
     sim_count_context(&driver.view, card, -1);
 }
 

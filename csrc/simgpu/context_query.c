@@ -50,34 +50,13 @@ CUAPI(cuCtxGetApiVersion, (CUcontext context, unsigned *version)) {
     return CUDA_SUCCESS;
 }
 
-/* What a limit above its default takes of the card: the device heap and the printf buffer as they are, the stack for
- * each thread that a multiprocessor can hold. */
-static uint64_t limit_cost(int device, CUlimit limit, size_t value) {
-    static const size_t free_of_charge[] = {1024, 1 << 20, 8 << 20}; /* part of the context's own size */
-    if (limit > CU_LIMIT_MALLOC_HEAP_SIZE || value <= free_of_charge[limit]) return 0;
-    uint64_t bytes = value - free_of_charge[limit];
-    if (limit == CU_LIMIT_STACK_SIZE) bytes *= card_config(device)->multiprocessors * UINT64_C(1024);
-    return (bytes + BLOCK - 1) & ~(BLOCK - 1);
-}
-
-static CUresult set_limit_locked(CUcontext context, CUlimit limit, size_t value) {
-    unsigned card = driver.device[context->device].card;
-    uint64_t before = limit_cost(context->device, limit, context->limit[limit]);
-    uint64_t after = limit_cost(context->device, limit, value);
-    if (after > before && sim_charge(&driver.view, card, SIM_CONTEXT, after - before, 0) < 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (after < before) sim_uncharge(&driver.view, card, SIM_CONTEXT, before - after, 0);
-    context->limit_bytes += after - before;
-    context->limit[limit] = value;
-    return CUDA_SUCCESS;
-}
-
 CUAPI(cuCtxSetLimit, (CUlimit limit, size_t value)) {
     ENTER_CONTEXT();
     if ((unsigned)limit >= LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (limit == CU_LIMIT_STACK_SIZE && value > 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
     driver_lock();
-    CUresult result = set_limit_locked(current_context, limit, value);
+    CUresult result = room_for_limit_locked(current_context, limit, value);
+    if (result == CUDA_SUCCESS) current_context->limit[limit] = value;
     driver_unlock();
     return result;
 }

@@ -99,9 +99,10 @@ struct CUctx_st {
     unsigned api_version;
     unsigned long long id;
     size_t limit[LIMITS];
-    uint64_t limit_bytes; /* what raised limits take of the card */
-    uint32_t peers;       /* bit per device with access enabled */
-    uint64_t done_ns;     /* when all launched work will be over */
+    uint64_t room_bytes;            /* what it takes of the card beyond its own size */
+    unsigned streams, streams_room; /* that live, and that there is room for: a destroyed one's stays for the next */
+    uint32_t peers;                 /* bit per device with access enabled */
+    uint64_t done_ns;               /* when all launched work will be over */
     struct CUctx_st *next;
 };
 
@@ -134,6 +135,10 @@ void module_release_context_locked(CUcontext context);
 void stream_release_context_locked(CUcontext context);
 /* The device has no context left: pools give back all that nobody uses. */
 void pools_abandoned_locked(int device);
+
+/* Takes more of the card where a context needs it (context_room.c). OUT_OF_MEMORY changes nothing. */
+CUresult room_for_limit_locked(CUcontext context, CUlimit limit, size_t value);
+CUresult room_for_stream_locked(CUcontext context);
 
 CUresult primary_retain_locked(CUcontext *context, int device);
 CUresult primary_release_locked(int device);

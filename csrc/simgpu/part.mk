@@ -1,7 +1,7 @@
 # build/simgpu/: the simulated driver, NVML, and the program that makes cards and tells the truth. x86_64 only: what it
 # stands in for is never shipped.
 SIM_STATE := state.c lock.c ledger.c busy.c pids.c faults.c
-SIM_DRIVER := device.c attribute.c context.c context_query.c arena.c small.c memory.c linear.c pool.c pool_api.c managed.c \
+SIM_DRIVER := device.c attribute.c context.c context_query.c context_room.c arena.c small.c memory.c linear.c pool.c pool_api.c managed.c \
 	stream.c copy.c set.c value.c host.c pointer.c array.c vmm.c vmm_map.c multicast.c share.c ipc.c pool_share.c external.c \
 	image.c module.c library.c link.c launch.c function.c procaddr.c error.c symbols.c \
 	graph.c graph_node.c graph_exec.c graph_memory.c capture.c green.c texture.c

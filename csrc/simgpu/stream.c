@@ -22,11 +22,15 @@ static CUresult create(CUstream *result, unsigned flags, int priority, CUcontext
     stream->priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
     stream->id = next_id();
     driver_lock();
-    stream->next = streams;
-    streams = stream;
+    CUresult status = room_for_stream_locked(context);
+    if (status == CUDA_SUCCESS) {
+        stream->next = streams;
+        streams = stream;
+        *result = stream;
+    }
     driver_unlock();
-    *result = stream;
-    return CUDA_SUCCESS;
+    if (status != CUDA_SUCCESS) free(stream);
+    return status;
 }
 
 CUAPI(cuStreamCreate, (CUstream * stream, unsigned flags)) {
@@ -56,6 +60,7 @@ static void unlink_stream_locked(CUstream stream) {
         link = &(*link)->next;
     if (!*link) return;
     *link = stream->next;
+    stream->context->streams--;
     if (stream->capture) capture_forget(stream);
     stream->magic = 0;
     free(stream);

@@ -116,6 +116,33 @@ def test_stack_of_contexts(run: Run) -> None:
     assert program.code("cuCtxPushCurrent_v2", 0x1234) == INVALID_CONTEXT
 
 
+@pytest.mark.parametrize(
+    ("streams", "taken"), [(1, 0), (2, 2), (4, 4), (8, 8), (16, 16), (32, 34), (128, 140)]
+)
+def test_streams_take_memory_and_leave_their_room_to_the_next(run: Run, streams: int, taken: int) -> None:
+    """So many MiB an H200 was seen to lack with so many streams."""
+    program = run()
+    made = [program.number("cuStreamCreate", Out(), 1) for _ in range(streams)]
+    assert program.held()["context_bytes"] == CONTEXT + taken * MIB
+    for stream in made:
+        program.outputs("cuStreamDestroy_v2", stream)
+    for _ in range(streams):
+        program.number("cuStreamCreateWithPriority", Out(), 1, 0)
+        program.number("cuEventCreate", Out(), 0)
+    assert program.held()["context_bytes"] == CONTEXT + taken * MIB
+    program.outputs("cuDevicePrimaryCtxReset_v2", 0)
+    assert program.held()["context_bytes"] == CONTEXT
+
+
+def test_stream_that_does_not_fit_is_refused(run: Run) -> None:
+    program = run()
+    program.alloc(int.from_bytes(program.outputs("cuMemGetInfo_v2", Out(), Out())[0], "little"))
+    stream = program.number("cuStreamCreate", Out(), 1)
+    assert program.code("cuStreamCreate", Out(), 1) == OUT_OF_MEMORY
+    program.outputs("cuStreamDestroy_v2", stream)
+    program.number("cuStreamCreate", Out(), 1)
+
+
 def test_raised_limits_take_memory(run: Run) -> None:
     program = run()
     program.outputs("cuCtxSetLimit", 2, 72 * MIB)  # device heap
