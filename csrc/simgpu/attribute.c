@@ -36,7 +36,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 5001000},
     {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 256},
     {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 4194304},
-    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 1024},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
     {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
@@ -73,11 +72,20 @@ static const struct {
 
 #define LAST_ATTRIBUTE 161 /* of CUDA 13.5 */
 
+unsigned multiprocessor_threads(int device) {
+    const struct sim_card_config *card = card_config(device);
+    if (card->compute_major < 8) return 1024;
+    bool small = card->compute_major == 12 || (card->compute_major == 8 && card->compute_minor > 0);
+    return small ? 1536 : 2048;
+}
+
 static int attribute_of(CUdevice_attribute attribute, CUdevice device) {
     const struct sim_card_config *card = card_config(device);
     switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         return (int)card->multiprocessors;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+        return (int)multiprocessor_threads(device);
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         return (int)card->compute_major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:

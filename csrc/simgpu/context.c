@@ -29,13 +29,14 @@ bool context_valid(CUcontext context) {
 }
 
 static void set_defaults(CUcontext context) {
-    static const size_t defaults[LIMITS] = {[CU_LIMIT_STACK_SIZE] = 1024,
+    static const size_t defaults[LIMITS] = {[CU_LIMIT_STACK_SIZE] = LOCAL_BYTES,
                                             [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
                                             [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
                                             [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
                                             [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
                                             [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64};
     memcpy(context->limit, defaults, sizeof defaults);
+    context->local_bytes = LOCAL_BYTES;
     context->room_bytes = 0;
     context->streams = context->streams_room = 0;
     context->peers = 0;

@@ -1,5 +1,5 @@
-/* What a context takes of its card beyond its own size: raised limits and streams. Most of it only grows; the
- * context's end gives it back. */
+/* What a context takes of its card beyond its own size: raised limits, local memory of kernels, streams. Limits of
+ * the heap and of printf can be lowered, all else only grows until the context's end. */
 #include "memory.h"
 
 static uint64_t whole_blocks(uint64_t bytes) {
@@ -18,19 +18,40 @@ static CUresult resize_locked(CUcontext context, uint64_t before, uint64_t after
 
 /* ---- limits ---- */
 
-/* What a limit above its default takes of the card: the device heap and the printf buffer as they are, the stack for
- * each thread that a multiprocessor can hold. */
-static uint64_t limit_cost(int device, CUlimit limit, size_t value) {
-    static const size_t free_of_charge[] = {1024, 1 << 20, 8 << 20}; /* part of the context's own size */
-    if (limit > CU_LIMIT_MALLOC_HEAP_SIZE || value <= free_of_charge[limit]) return 0;
-    uint64_t bytes = value - free_of_charge[limit];
-    if (limit == CU_LIMIT_STACK_SIZE) bytes *= card_config(device)->multiprocessors * UINT64_C(1024);
-    return whole_blocks(bytes);
+/* What a context has room for from the start: that is part of its own size. */
+static const size_t first_limit[] = {
+    [CU_LIMIT_STACK_SIZE] = LOCAL_BYTES, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20, [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20};
+
+static uint64_t limit_cost(CUlimit limit, size_t value) {
+    return value <= first_limit[limit] ? 0 : whole_blocks(value - first_limit[limit]);
 }
 
 CUresult room_for_limit_locked(CUcontext context, CUlimit limit, size_t value) {
-    return resize_locked(context, limit_cost(context->device, limit, context->limit[limit]),
-                         limit_cost(context->device, limit, value));
+    if (limit > CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;
+    if (limit == CU_LIMIT_STACK_SIZE) return room_for_local_locked(context, (uint32_t)value);
+    return resize_locked(context, limit_cost(limit, context->limit[limit]), limit_cost(limit, value));
+}
+
+/* ---- local memory ---- */
+
+/* Each thread that the card can run at once has its own. */
+static uint64_t local_cost(int device, uint32_t bytes) {
+    uint64_t threads = (uint64_t)card_config(device)->multiprocessors * multiprocessor_threads(device);
+    return whole_blocks((bytes - LOCAL_BYTES) * threads);
+}
+
+CUresult room_for_local_locked(CUcontext context, uint32_t bytes) {
+    if (bytes <= context->local_bytes) return CUDA_SUCCESS;
+    TRY(resize_locked(context, local_cost(context->device, context->local_bytes), local_cost(context->device, bytes)));
+    context->local_bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult room_for_local(CUcontext context, uint32_t bytes) {
+    driver_lock();
+    CUresult result = room_for_local_locked(context, bytes);
+    driver_unlock();
+    return result;
 }
 
 /* ---- streams ---- */

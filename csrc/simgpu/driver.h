@@ -86,9 +86,13 @@ static inline bool device_valid(CUdevice device) {
     return device >= 0 && device < driver.devices;
 }
 
+/* Threads that one multiprocessor can run at once (attribute.c). */
+unsigned multiprocessor_threads(int device);
+
 /* ---- contexts (context.c) ---- */
 
 enum { LIMITS = 10 };
+#define LOCAL_BYTES 1024u /* of local memory for each thread, in a new context */
 
 struct CUctx_st {
     int device;
@@ -99,6 +103,7 @@ struct CUctx_st {
     unsigned api_version;
     unsigned long long id;
     size_t limit[LIMITS];
+    uint32_t local_bytes;           /* of local memory that each thread has room for */
     uint64_t room_bytes;            /* what it takes of the card beyond its own size */
     unsigned streams, streams_room; /* that live, and that there is room for: a destroyed one's stays for the next */
     uint32_t peers;                 /* bit per device with access enabled */
@@ -139,6 +144,8 @@ void pools_abandoned_locked(int device);
 /* Takes more of the card where a context needs it (context_room.c). OUT_OF_MEMORY changes nothing. */
 CUresult room_for_limit_locked(CUcontext context, CUlimit limit, size_t value);
 CUresult room_for_stream_locked(CUcontext context);
+CUresult room_for_local_locked(CUcontext context, uint32_t bytes);
+CUresult room_for_local(CUcontext context, uint32_t bytes);
 
 CUresult primary_retain_locked(CUcontext *context, int device);
 CUresult primary_release_locked(int device);

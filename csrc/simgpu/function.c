@@ -65,7 +65,8 @@ CUAPI(cuFuncLoad, (CUfunction function)) {
 static CUresult occupancy(int *blocks, CUfunction function, int block_threads) {
     TRY(check(function));
     if (!blocks || block_threads <= 0) return CUDA_ERROR_INVALID_VALUE;
-    *blocks = block_threads > 1024 ? 0 : 1024 / block_threads > 16 ? 16 : 1024 / block_threads;
+    int most = (int)multiprocessor_threads(current_context->device) / block_threads;
+    *blocks = block_threads > 1024 ? 0 : most > 16 ? 16 : most;
     return CUDA_SUCCESS;
 }
 

@@ -118,13 +118,31 @@ static CUresult run_memory_locked(CUgraph graph) {
     return result;
 }
 
+static CUfunction kernel_of(CUgraphNode node) {
+    return node->kernel.func ? node->kernel.func : (CUfunction)(void *)node->kernel.kern;
+}
+
+/* The most that a kernel of the graph needs for each thread. */
+static uint32_t local_bytes(CUgraph graph) {
+    uint32_t most = 0;
+    for (CUgraphNode node = graph->first; node; node = node->next) {
+        uint32_t needed = 0;
+        if (node->enabled && node->type == CU_GRAPH_NODE_TYPE_KERNEL && kernel_of(node))
+            needed = kernel_of(node)->local_bytes;
+        else if (node->enabled && node->type == CU_GRAPH_NODE_TYPE_GRAPH)
+            needed = local_bytes(node->child);
+        if (needed > most) most = needed;
+    }
+    return most;
+}
+
 static void run_work(CUgraph graph, CUstream stream) {
     for (CUgraphNode node = graph->first; node; node = node->next) {
         if (!node->enabled) continue;
-        CUfunction function = node->kernel.func;
+        CUfunction function;
         switch (node->type) {
         case CU_GRAPH_NODE_TYPE_KERNEL:
-            if (!function) function = (CUfunction)(void *)node->kernel.kern;
+            function = kernel_of(node);
             launch_counted(stream_context(stream));
             if (function && function->ns) stream_work(stream, function->ns);
             break;
@@ -152,6 +170,7 @@ CUAPI(cuGraphLaunch, (CUgraphExec exec, CUstream stream)) {
     ENTER_CONTEXT();
     TRY(stream_check(stream));
     if (!exec_valid(exec)) return CUDA_ERROR_INVALID_VALUE;
+    TRY(room_for_local(stream_context(stream), local_bytes(exec->graph)));
     if (exec->graph->remembers) {
         driver_lock();
         CUresult result = clear_left_locked(exec);

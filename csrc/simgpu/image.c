@@ -75,8 +75,8 @@ static uint64_t type_bytes(const char *type, size_t length) {
     return bits ? (bits + 7) / 8 : 1;
 }
 
-/* `.global .align 8 .b8 name[16];` and its like, from behind ".global" on. */
-static int add_variable(struct image *image, const char *text) {
+/* Reads `.global .align 8 .b8 name[16];` and its like, from behind ".global" on. False where no variable is named. */
+static bool read_variable(const char *text, const char **name, size_t *name_bytes, uint64_t *size) {
     uint64_t bytes = 1, elements = 1;
     const char *end = text + strcspn(text, ";={\n");
     while (text < end) {
@@ -93,17 +93,30 @@ static int add_variable(struct image *image, const char *text) {
             continue;
         }
         size_t length = name_length(text);
-        if (length == 0) return 0;
+        if (length == 0) return false;
         const char *bracket = text + length + strspn(text + length, " \t");
         if (*bracket == '[') elements = strtoull(bracket + 1, NULL, 10);
-        return add(image, text, length, false, bytes * (elements ? elements : 1));
+        *name = text;
+        *name_bytes = length;
+        *size = bytes * (elements ? elements : 1);
+        return true;
     }
-    return 0;
+    return false;
+}
+
+/* Whether the text begins with a directive such as ".entry". */
+static bool is_directive(const char *text, const char *directive) {
+    size_t length = strlen(directive);
+    return strncmp(text, directive, length) == 0 && isspace((unsigned char)text[length]);
 }
 
 static int read_ptx(struct image *image, const char *text) {
     image->code_bytes += strlen(text);
     int depth = 0, error = 0;
+    bool entry = false; /* in a kernel's head or body: it is the newest symbol then */
+    const char *name;
+    size_t length;
+    uint64_t bytes;
     for (const char *c = text; *c && !error; c++) {
         if (*c == '/' && c[1] == '/') {
             c += strcspn(c, "\n");
@@ -111,13 +124,16 @@ static int read_ptx(struct image *image, const char *text) {
         } else if (*c == '{') {
             depth++;
         } else if (*c == '}') {
-            depth--;
+            if (--depth == 0) entry = false;
+        } else if (depth > 0 && entry && is_directive(c, ".local")) {
+            if (read_variable(c + 6, &name, &length, &bytes)) image->symbol[image->symbols - 1].bytes += bytes;
         } else if (depth == 0 && *c == '.') {
-            if (strncmp(c, ".entry", 6) == 0 && isspace((unsigned char)c[6])) {
+            if (is_directive(c, ".entry")) {
                 c += 6 + strspn(c + 6, " \t\r\n");
                 error = add(image, c, name_length(c), true, 0);
-            } else if (strncmp(c, ".global", 7) == 0 && isspace((unsigned char)c[7])) {
-                error = add_variable(image, c + 7);
+                entry = error == 0;
+            } else if (is_directive(c, ".global")) {
+                if (read_variable(c + 7, &name, &length, &bytes)) error = add(image, name, length, false, bytes);
                 c += strcspn(c, ";\n");
             }
             if (!*c) break;

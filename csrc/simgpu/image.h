@@ -8,7 +8,7 @@
 
 struct image_symbol {
     char *name;
-    uint64_t bytes;  /* of a variable; 0 for a kernel */
+    uint64_t bytes;  /* of a variable; for a kernel: of the local memory that each of its threads needs */
     uint64_t offset; /* of a variable, behind the code */
     bool kernel;
 };

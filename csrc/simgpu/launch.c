@@ -30,6 +30,8 @@ static inline CUresult launch(CUfunction function, unsigned x, unsigned y, unsig
     struct capture *capture = stream_capture(stream);
     if (UNLIKELY(capture != NULL)) return capture_node(capture, CU_GRAPH_NODE_TYPE_KERNEL, function);
     if (UNLIKELY(function->library != NULL)) TRY(function_ready(function));
+    if (UNLIKELY(function->local_bytes > current_context->local_bytes))
+        TRY(room_for_local(current_context, function->local_bytes));
     launch_count(current_context);
     if (UNLIKELY(function->ns != 0)) stream_work(stream, function->ns);
     return CUDA_SUCCESS;

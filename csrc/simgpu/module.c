@@ -205,11 +205,14 @@ static uint64_t duration_in(const char *name) {
 CUfunction function_get_locked(CUfunction *list, const struct program *program, const char *name) {
     for (CUfunction function = *list; function; function = function->next)
         if (strcmp(function->name, name) == 0) return function;
-    if (!program->image.sealed && !image_find(&program->image, name, true)) return NULL;
+    const struct image_symbol *symbol = image_find(&program->image, name, true);
+    if (!program->image.sealed && !symbol) return NULL;
     CUfunction function = calloc(1, sizeof *function + strlen(name) + 1);
     if (!function) return NULL;
     function->magic = FUNCTION_MAGIC;
     function->ns = duration_in(name);
+    if (symbol) function->local_bytes = (uint32_t)symbol->bytes;
+    function->attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = (int)function->local_bytes;
     function->attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
     function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32;
     function->attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 49152;

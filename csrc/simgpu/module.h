@@ -23,9 +23,10 @@ struct CUmod_st {
 /* A function of a module, and a kernel of a library: launches take either. */
 struct CUfunc_st {
     uint32_t magic;
-    CUmodule module;   /* NULL for a kernel */
-    CUlibrary library; /* of a kernel */
-    uint64_t ns;       /* how long a launch lasts */
+    CUmodule module;      /* NULL for a kernel */
+    CUlibrary library;    /* of a kernel */
+    uint64_t ns;          /* how long a launch lasts */
+    uint32_t local_bytes; /* of local memory that each thread needs */
     int attribute[CU_FUNC_ATTRIBUTE_MAX];
     struct CUfunc_st *next;
     char name[];

@@ -116,9 +116,7 @@ def test_stack_of_contexts(run: Run) -> None:
     assert program.code("cuCtxPushCurrent_v2", 0x1234) == INVALID_CONTEXT
 
 
-@pytest.mark.parametrize(
-    ("streams", "taken"), [(1, 0), (2, 2), (4, 4), (8, 8), (16, 16), (32, 34), (128, 140)]
-)
+@pytest.mark.parametrize(("streams", "taken"), [(1, 0), (2, 2), (4, 4), (8, 8), (16, 16), (32, 34), (128, 140)])
 def test_streams_take_memory_and_leave_their_room_to_the_next(run: Run, streams: int, taken: int) -> None:
     """So many MiB an H200 was seen to lack with so many streams."""
     program = run()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.conftest import Card
-from tests.simgpu.conftest import BLOCK, INVALID_VALUE, MIB, SUCCESS, Out, Program, Run, simgpu
+from tests.simgpu.conftest import BLOCK, CONTEXT, INVALID_VALUE, MIB, OUT_OF_MEMORY, SUCCESS, Out, Program, Run, simgpu
 
 INVALID_IMAGE, INVALID_HANDLE, NOT_FOUND, NOT_READY = 200, 400, 500, 600
 
@@ -146,3 +148,96 @@ def test_functions_tell_what_they_are(run: Run, name: str) -> None:
     function = kernel if name == "cuKernelGetAttribute" else program.number("cuKernelGetFunction", Out(), kernel)
     assert program.number(name, Out(4), 0, function, 0) == 1024
     assert program.number(name, Out(4), 6, function, 0) == 75
+
+
+LOCAL = """.version 7.8
+.target sm_75
+.address_size 64
+.visible .entry none() { ret; }
+.visible .entry some(.param .u64 a)
+{
+    .local .align 16 .b8 __local_depot1[1536];
+    .reg .b64 %SP;
+    { .local .align 4 .b32 scratch[128]; st.local.u32 [%SP+4], 0; }
+    // .local .align 4 .b8 remark[4096];
+    ret;
+}
+.func helper() { .local .align 4 .b8 depot[8000]; ret; }
+.visible .entry a_lot() { .local .align 8 .b8 depot[16384]; ret; }
+.visible .entry more() { .local .align 8 .b8 depot[65536]; ret; }
+"""
+
+
+def functions(program: Program) -> dict[str, int]:
+    module = load(program, LOCAL)
+    names = ("none", "some", "a_lot", "more")
+    return {name: program.number("cuModuleGetFunction", Out(), module, name) for name in names}
+
+
+def test_functions_tell_their_local_memory(run: Run) -> None:
+    program = run()
+    library = program.number("cuLibraryLoadData", Out(), LOCAL, None, None, 0, None, None, 0)
+    for name, size in (("none", 0), ("some", 2048), ("a_lot", 16384), ("more", 65536)):
+        kernel = program.number("cuLibraryGetKernel", Out(), library, name)
+        assert program.number("cuKernelGetAttribute", Out(4), 3, kernel, 0) == size
+        function = program.number("cuKernelGetFunction", Out(), kernel)
+        assert program.number("cuFuncGetAttribute", Out(4), 3, function) == size
+
+
+def test_launch_makes_room_for_local_memory_and_keeps_it(run: Run, make_card: Callable[..., Card]) -> None:
+    """As measured on an H200: what is above 1 KiB, for 132 multiprocessors of 2048 threads."""
+    program = run(on=make_card("H200"))
+    empty = program.held()["context_bytes"]
+    function = functions(program)
+    for name, room in (("none", 0), ("a_lot", 3960), ("some", 3960), ("more", 16632), ("a_lot", 16632)):
+        assert launch(program, function[name]) == SUCCESS
+        assert program.held()["context_bytes"] == empty + room * MIB, name
+    program.outputs("cuCtxSetLimit", 0, 32768)  # less than there is already
+    program.outputs("cuCtxSetLimit", 0, 1024)
+    assert program.held()["context_bytes"] == empty + 16632 * MIB
+    program.outputs("cuDevicePrimaryCtxReset_v2", 0)
+    assert program.held()["context_bytes"] == empty
+
+
+def test_stack_limit_makes_room_for_local_memory(run: Run) -> None:
+    program = run()
+    function = functions(program)
+    program.outputs("cuCtxSetLimit", 0, 16384)
+    assert program.held()["context_bytes"] == CONTEXT + 600 * MIB
+    launch(program, function["a_lot"])
+    assert program.held()["context_bytes"] == CONTEXT + 600 * MIB
+
+
+def test_launch_without_room_for_local_memory_is_refused(run: Run) -> None:
+    program = run()
+    function = functions(program)
+    free = int.from_bytes(program.outputs("cuMemGetInfo_v2", Out(), Out())[0], "little")
+    program.alloc(free - 100 * MIB)
+    assert launch(program, function["a_lot"]) == OUT_OF_MEMORY
+    assert launch(program, function["some"]) == SUCCESS
+    assert program.held()["context_bytes"] == CONTEXT + 40 * MIB
+    assert program.held()["launches"] == 1
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_graph_makes_room_for_local_memory_when_it_runs(run: Run, depth: int) -> None:
+    program = run()
+    function = functions(program)
+    stream = program.number("cuStreamCreate", Out(), 1)
+    program.outputs("cuStreamBeginCapture_v2", stream, 2)
+    for name in ("none", "a_lot"):
+        code = program.code("cuLaunchKernel", function[name], 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+        assert code == SUCCESS
+    graph = program.number("cuStreamEndCapture", stream, Out())
+    for _ in range(depth):
+        outer = program.number("cuGraphCreate", Out(), 0)
+        program.number("cuGraphAddChildGraphNode", Out(), outer, None, 0, graph)
+        graph = outer
+    instance = program.number("cuGraphInstantiateWithFlags", Out(), graph, 0)
+    assert program.held()["context_bytes"] == CONTEXT
+    free, _ = struct.unpack("<QQ", b"".join(program.outputs("cuMemGetInfo_v2", Out(), Out())))
+    pointer = program.alloc(free - 100 * MIB)
+    assert program.code("cuGraphLaunch", instance, stream) == OUT_OF_MEMORY
+    program.free(pointer)
+    program.outputs("cuGraphLaunch", instance, stream)
+    assert program.held()["context_bytes"] == CONTEXT + 600 * MIB
