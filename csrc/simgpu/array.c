@@ -145,12 +145,12 @@ static CUresult create(CUarray *result, const CUDA_ARRAY3D_DESCRIPTOR *descripto
 }
 
 CUAPI(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     return descriptor ? create(array, descriptor) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUAPI(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *flat)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!flat) return CUDA_ERROR_INVALID_VALUE;
     return create(array, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = flat->Width,
                                                     .Height = flat->Height,
@@ -159,7 +159,7 @@ CUAPI(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *flat)) {
 }
 
 CUAPI(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *flat)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!flat) return CUDA_ERROR_INVALID_VALUE;
     return create(array, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = flat->Width,
                                                     .Height = flat->Height,
@@ -168,7 +168,7 @@ CUAPI(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *flat)) {
 }
 
 CUAPI(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *old)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     if (!old) return CUDA_ERROR_INVALID_VALUE;
     return create(array, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = old->Width,
                                                     .Height = old->Height,
@@ -341,7 +341,7 @@ static CUresult fill_mipmap_locked(CUmipmappedArray mipmap, const CUDA_ARRAY3D_D
 }
 
 CUAPI(cuMipmappedArrayCreate, (CUmipmappedArray * result, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels)) {
-    ENTER_CONTEXT();
+    ENTER_UNSAFE();
     uint64_t pitch, slice, bytes;
     if (!result || !descriptor || levels == 0 || !layout(descriptor, &pitch, &slice, &bytes))
         return CUDA_ERROR_INVALID_VALUE;

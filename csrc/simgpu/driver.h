@@ -125,13 +125,17 @@ static inline CUresult context_check(CUcontext context) {
 bool context_valid(CUcontext context);
 unsigned long long next_id(void); /* of contexts, streams, buffers: never repeats in a process */
 
-/* How many captures forbid calls that would synchronise, such as cuMemAlloc: in any thread, and in this one. */
-extern unsigned captures_global;
-extern __thread unsigned captures_local __attribute__((tls_model("initial-exec")));
+/* Captures that forbid calls which may synchronise, such as cuMemAlloc: how many there are, and whether one of them
+ * means this thread. Such a call ends in an error, and so will the capture (capture.c). */
+extern unsigned captures_strict;
 CUresult capture_refusal(void);
+#define FORBIDDEN_IN_CAPTURE()                                                                                         \
+    do {                                                                                                               \
+        if (UNLIKELY(__atomic_load_n(&captures_strict, __ATOMIC_RELAXED))) TRY(capture_refusal());                     \
+    } while (0)
 #define ENTER_UNSAFE()                                                                                                 \
     ENTER_CONTEXT();                                                                                                   \
-    if (UNLIKELY(captures_global | captures_local)) TRY(capture_refusal())
+    FORBIDDEN_IN_CAPTURE()
 
 /* Frees everything that belongs to a dying context; each file owns its part. */
 void memory_release_context_locked(CUcontext context);

@@ -96,6 +96,7 @@ CUAPI(cuMemPoolDestroy, (CUmemoryPool pool)) {
 
 CUAPI(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes)) {
     ENTER();
+    FORBIDDEN_IN_CAPTURE();
     TRY(pool_enter(pool));
     pool_trim_locked(pool, keep_bytes);
     driver_unlock();
@@ -149,6 +150,7 @@ static CUresult get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, 
 
 CUAPI(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value)) {
     ENTER();
+    FORBIDDEN_IN_CAPTURE();
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     TRY(pool_enter(pool));
     CUresult result = get_attribute(pool, attribute, value);
@@ -183,6 +185,7 @@ static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, 
 
 CUAPI(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value)) {
     ENTER();
+    FORBIDDEN_IN_CAPTURE();
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     TRY(pool_enter(pool));
     CUresult result = set_attribute(pool, attribute, value);

@@ -278,8 +278,10 @@ CUAPI(cuEventDestroy, (CUevent event)) {
 static CUresult record(CUevent event, CUstream stream) {
     TRY(event_check(event));
     TRY(stream_check(stream));
-    event->capture = stream_capture(stream);
-    if (event->capture) return CUDA_SUCCESS;
+    struct capture *capture = stream_capture(stream);
+    if (capture) TRY(capture_check(capture));
+    event->capture = capture;
+    if (capture) return CUDA_SUCCESS;
     uint64_t now = sim_now_ns(), done = done_at(stream);
     event->at_ns = done > now ? done : now;
     event->recorded = true;
@@ -339,8 +341,10 @@ CUAPI(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags)) {
     if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
     TRY(stream_check(stream));
     TRY(event_check(event));
+    struct capture *capture = stream_capture(stream);
+    if (capture) TRY(capture_check(capture));
     /* A stream that waits for a captured event joins that capture. */
-    if (event->capture && !stream_special(stream) && !stream->capture) return capture_join(stream, event->capture);
+    if (event->capture && !stream_special(stream) && !capture) return capture_join(stream, event->capture);
     if (!stream_special(stream) && stream->done_ns < event->at_ns) stream->done_ns = event->at_ns;
     return CUDA_SUCCESS;
 }

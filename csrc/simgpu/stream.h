@@ -48,6 +48,8 @@ CUresult capture_free(struct capture *capture, CUdeviceptr pointer);
 CUresult capture_node(struct capture *capture, CUgraphNodeType type, CUfunction function);
 CUresult capture_join(CUstream stream, struct capture *capture);
 void capture_forget(CUstream stream);
+/* STREAM_CAPTURE_INVALIDATED for one that a forbidden call has spoilt: nothing more can be recorded into it. */
+CUresult capture_check(struct capture *capture);
 /* Ends a capture in all streams that take part (stream.c). */
 void streams_leave_capture_locked(struct capture *capture);
 

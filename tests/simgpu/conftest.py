@@ -98,6 +98,15 @@ class Program:
         assert code == SUCCESS, f"{name}: {code}"
         return [bytes.fromhex(text) for text in filled]
 
+    def elsewhere(self, context: int, name: str, *arguments: Any, mode: int = 0) -> int:
+        """The code that the call answers in another thread, of that capture mode."""
+        before = [
+            ["cuCtxSetCurrent", [context]],
+            ["cuThreadExchangeStreamCaptureMode", [encoded(bytes([mode, 0, 0, 0]))]],
+        ]
+        answers = self.ask("elsewhere", [*before, [name, [encoded(a) for a in arguments]]])
+        return int(answers[-1][0])
+
     def number(self, name: str, *arguments: Any) -> int:
         """The first thing that a call fills in, as a number."""
         return int.from_bytes(self.outputs(name, *arguments)[0], "little")

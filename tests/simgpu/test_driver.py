@@ -14,7 +14,6 @@ import pytest
 from tests.conftest import Card
 from tests.simgpu.conftest import CONTEXT, INVALID_VALUE, MIB, SUCCESS, Out, Run, simgpu
 
-CAPTURE_UNSUPPORTED = 900
 PEER_ENABLED, PEER_NOT_ENABLED, PEER_UNSUPPORTED = 704, 705, 217
 
 
@@ -60,18 +59,6 @@ def test_foreign_memory_is_mapped_but_not_charged(run: Run) -> None:
     program.number("cuExternalMemoryGetMappedBuffer", Out(), memory, struct.pack("<QQI64x4x", 0, 64 * MIB, 0))
     assert program.data() == 0
     program.outputs("cuDestroyExternalMemory", memory)
-
-
-def test_plain_requests_are_refused_while_a_stream_records(run: Run) -> None:
-    program = run()
-    stream = program.number("cuStreamCreate", Out(), 0)
-    program.outputs("cuStreamBeginCapture_v2", stream, 0)
-    assert program.code("cuMemAlloc_v2", Out(), MIB) == CAPTURE_UNSUPPORTED
-    assert program.code("cuStreamSynchronize", stream) == CAPTURE_UNSUPPORTED
-    program.outputs("cuStreamEndCapture", stream, Out())
-    program.alloc(MIB)
-    program.outputs("cuStreamBeginCapture_v2", stream, 2)
-    program.alloc(MIB)
 
 
 def test_stream_writes_values(run: Run) -> None:
