@@ -16,7 +16,7 @@ def flat(width: int, height: int, kind: int, channels: int) -> bytes:
     return struct.pack("<QQiI", width, height, kind, channels)
 
 
-def deep(width: int, height: int, depth: int, kind: int, flags: int = 0, channels: int = 1) -> bytes:
+def deep(width: int, height: int, depth: int, kind: int, flags: int = 0, *, channels: int = 1) -> bytes:
     return struct.pack("<QQQiII4x", width, height, depth, kind, channels, flags)
 
 
@@ -113,12 +113,12 @@ MEASURED_MIPMAPS = [
 def test_layout_is_that_of_a_real_card(run: Run) -> None:
     program = run()
     for (width, height, depth, channels, *flags), size in MEASURED:
-        descriptor = deep(width, height, depth, FLOAT, sum(flags) | DEFERRED, channels)
+        descriptor = deep(width, height, depth, FLOAT, sum(flags) | DEFERRED, channels=channels)
         array = program.number("cuArray3DCreate_v2", Out(), descriptor)
         answer = program.outputs("cuArrayGetMemoryRequirements", Out(32), array, 0)[0]
         assert struct.unpack_from("<QQ", answer) == (size, 65536), (width, height, depth, channels, flags)
     for (width, height, levels), size in MEASURED_MIPMAPS:
-        descriptor = deep(width, height, 0, FLOAT, DEFERRED, 4)
+        descriptor = deep(width, height, 0, FLOAT, DEFERRED, channels=4)
         mipmap = program.number("cuMipmappedArrayCreate", Out(), descriptor, levels)
         answer = program.outputs("cuMipmappedArrayGetMemoryRequirements", Out(32), mipmap, 0)[0]
         assert struct.unpack_from("<QQ", answer) == (size, 65536), (width, height, levels)
