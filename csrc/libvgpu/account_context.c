@@ -4,6 +4,7 @@
  * made, what it really took is measured (measure.h), and the reservation turned into that. Where even that is too much,
  * the context is taken down again. */
 #include "body.h"
+#include "launch.h"
 #include "measure.h"
 
 #define FIRST_ESTIMATE_BYTES (128 * VGPU_MIB)
@@ -334,6 +335,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
         }
         if (change < 0) vgpu_uncharge(process, place.device, VGPU_KIND_CONTEXT, (uint64_t)-change);
         vgpu_context_grew(process, place.context, change);
+        if (result == CUDA_SUCCESS && limit == CU_LIMIT_STACK_SIZE)
+            vgpu_launch_limit_set(process, &place, value, change < 0);
     }
     vgpu_private_unlock(&process->birth_lock);
     return result;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "body.h"
+#include "launch.h"
 #include "pool.h"
 
 #define NODES     256
@@ -34,8 +35,21 @@ void vgpu_graphs_settle(struct vgpu_process *process) {
         if (process->graph_bytes[process->index_of[ordinal]]) settle(process, ordinal);
 }
 
-/* Adds up what the graph's allocation nodes ask for, by ordinal. */
-static void add_up(const struct vgpu_process *process, CUgraph graph, uint64_t *bytes, int depth) {
+/* What the graph's nodes need. */
+struct needs {
+    uint64_t bytes[VGPU_MAX_DEVICES]; /* its allocation nodes together, by ordinal */
+    uint64_t local_bytes;             /* each thread of the kernel that needs most local memory, if that is much */
+};
+
+static uint64_t local_bytes_of(struct vgpu_process *process, CUgraphNode node) {
+    CUDA_KERNEL_NODE_PARAMS parameters = {.func = NULL};
+    if (real_cuGraphKernelNodeGetParams_v2(node, &parameters) != CUDA_SUCCESS) return 0;
+    uint64_t function = vgpu_launch_local_bytes(process, parameters.func);
+    uint64_t kernel = vgpu_launch_local_bytes(process, parameters.kern);
+    return function > kernel ? function : kernel;
+}
+
+static void add_up(struct vgpu_process *process, CUgraph graph, struct needs *needs, int depth) {
     CUgraphNode few[NODES], *nodes = few;
     size_t count = 0;
     if (real_cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0) return;
@@ -48,14 +62,18 @@ static void add_up(const struct vgpu_process *process, CUgraph graph, uint64_t *
         if (real_cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) continue;
         if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < MOST_DEEP &&
             real_cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
-            add_up(process, child, bytes, depth + 1);
+            add_up(process, child, needs, depth + 1);
+        if (type == CU_GRAPH_NODE_TYPE_KERNEL && vgpu_launch_any(process)) {
+            uint64_t local_bytes = local_bytes_of(process, nodes[i]);
+            if (local_bytes > needs->local_bytes) needs->local_bytes = local_bytes;
+        }
         if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
             real_cuGraphMemAllocNodeGetParams(nodes[i], &parameters) != CUDA_SUCCESS)
             continue;
         int ordinal = parameters.poolProps.location.id;
         if (parameters.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && ordinal >= 0 &&
             ordinal < process->cuda_devices)
-            bytes[ordinal] += vgpu_whole_blocks(parameters.bytesize);
+            needs->bytes[ordinal] += vgpu_whole_blocks(parameters.bytesize);
     }
     if (nodes != few) free(nodes);
 }
@@ -65,17 +83,20 @@ static uint64_t key_of(CUgraphExec graph, int ordinal) {
     return (uint64_t)(uintptr_t)graph + (uint64_t)ordinal;
 }
 
-static void remember(struct vgpu_process *process, CUgraphExec executable, CUgraph graph) {
-    uint64_t bytes[VGPU_MAX_DEVICES] = {0};
+/* CUDA_ERROR_OUT_OF_MEMORY if it could never be launched. */
+static CUresult remember(struct vgpu_process *process, CUgraphExec executable, CUgraph graph) {
+    struct needs needs = {.local_bytes = 0};
     struct vgpu_entry old;
-    add_up(process, graph, bytes, 0);
+    add_up(process, graph, &needs, 0);
+    CUresult result = needs.local_bytes ? vgpu_launch_expect(process, needs.local_bytes) : CUDA_SUCCESS;
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
-        struct vgpu_entry entry = {.key = key_of(executable, ordinal), .bytes = bytes[ordinal]};
-        if (bytes[ordinal])
+        struct vgpu_entry entry = {.key = key_of(executable, ordinal), .bytes = needs.bytes[ordinal]};
+        if (entry.bytes && result == CUDA_SUCCESS)
             vgpu_table_put(&process->tables[VGPU_GRAPHS], &entry);
         else
             vgpu_table_take(&process->tables[VGPU_GRAPHS], entry.key, &old);
     }
+    return result;
 }
 
 #define INSTANTIATE(out, graph, instantiate, ...)                                                                      \
@@ -85,8 +106,11 @@ static void remember(struct vgpu_process *process, CUgraphExec executable, CUgra
         if (!(out)) return instantiate(out, graph, __VA_ARGS__);                                                       \
         CUresult result = instantiate(&executable, graph, __VA_ARGS__);                                                \
         if (result != CUDA_SUCCESS) return result;                                                                     \
-        remember(process, executable, graph);                                                                          \
-        *(out) = executable;                                                                                           \
+        result = remember(process, executable, graph);                                                                 \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            *(out) = executable;                                                                                       \
+        else                                                                                                           \
+            real_cuGraphExecDestroy(executable);                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -193,11 +217,13 @@ static CUresult instantiate(void *data) {
 }
 
 static CUresult instantiate_graph(struct vgpu_process *process, struct instantiation *what) {
-    uint64_t bytes[VGPU_MAX_DEVICES] = {0};
+    struct needs needs = {.local_bytes = 0};
     bool uploads = (what->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-    if (uploads && what->graph) add_up(process, what->graph, bytes, 0);
-    CUresult result = uploads ? run(process, bytes, instantiate, what) : instantiate(what);
-    if (result == CUDA_SUCCESS) remember(process, what->executable, what->graph);
+    if (uploads && what->graph) add_up(process, what->graph, &needs, 0);
+    CUresult result = uploads ? run(process, needs.bytes, instantiate, what) : instantiate(what);
+    if (result != CUDA_SUCCESS) return result;
+    result = remember(process, what->executable, what->graph);
+    if (result != CUDA_SUCCESS) real_cuGraphExecDestroy(what->executable);
     return result;
 }
 

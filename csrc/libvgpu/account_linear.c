@@ -36,7 +36,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
     VGPU_BEGIN(process, real_cuMemAlloc_v2(dptr, bytesize));
     struct vgpu_place place;
     if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place)) return real_cuMemAlloc_v2(dptr, bytesize);
-    if (bytesize < VGPU_SMALL_BYTES)
+    if (bytesize <= VGPU_SMALL_BYTES)
         return vgpu_small_allocate(process, &place, bytesize, small_linear, &bytesize, dptr);
     uint64_t charged_bytes = vgpu_whole_blocks(bytesize);
     CUresult result = vgpu_charge(process, place.device, VGPU_KIND_BUFFER, charged_bytes);
@@ -66,7 +66,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
     CUdeviceptr pointer = 0;
     CUresult result;
     if (!dptr || bytesize == 0 || !vgpu_place_current(process, &place)) return real_cuMemAlloc(dptr, bytesize);
-    if (bytesize < VGPU_SMALL_BYTES) {
+    if (bytesize <= VGPU_SMALL_BYTES) {
         result = vgpu_small_allocate(process, &place, bytesize, small_linear_v1, &bytesize, &pointer);
     } else {
         uint64_t charged_bytes = vgpu_whole_blocks(bytesize);
@@ -138,7 +138,7 @@ static CUresult ask_pitched_v1(const void *data, CUdeviceptr *pointer) {
 static CUresult allocate_pitched(struct vgpu_process *process, const struct vgpu_place *place, uint64_t bytes,
                                  uint64_t height, CUresult (*ask)(const void *, CUdeviceptr *), const void *asked,
                                  uint64_t (*pitch_of)(const void *asked), CUdeviceptr *out) {
-    if (bytes < VGPU_SMALL_BYTES) return vgpu_small_allocate(process, place, bytes, ask, asked, out);
+    if (bytes <= VGPU_SMALL_BYTES) return vgpu_small_allocate(process, place, bytes, ask, asked, out);
     uint64_t reserved_bytes = vgpu_whole_blocks(bytes);
     CUresult result = vgpu_charge(process, place->device, VGPU_KIND_BUFFER, reserved_bytes);
     if (result != CUDA_SUCCESS) return result;

@@ -1,8 +1,11 @@
-/* Modules and libraries: code, constants and globals take memory of the card, how much only the card knows. It is
- * measured around each call that may load or unload code (measure.h) and kept as one sum for each device: small modules
- * share blocks, those of several contexts too, so what one of them took isn't what goes with it. What doesn't fit is
- * unloaded again. */
+/* Modules, libraries and streams: code, constants, globals and queues take memory of the card, how much only the card
+ * knows. It is measured around each call that may bring or take some (measure.h) and kept as one sum for each device:
+ * small modules share blocks, those of several contexts too, so what one of them took isn't what goes with it. What
+ * doesn't fit is taken down again. */
+#include <stdlib.h>
+
 #include "body.h"
+#include "launch.h"
 #include "measure.h"
 
 enum direction { COMES, MUST_FIT };
@@ -22,8 +25,8 @@ static bool settle(struct vgpu_process *process, const struct vgpu_measure *befo
 }
 
 /* Any call after which code may have come: a library's is loaded into a context by the first call that needs it there,
- * and can't be unloaded alone. */
-#define FOLLOW(call)                                                                                                   \
+ * and can't be unloaded alone. `then` is done if it succeeds, and may load code too. */
+#define FOLLOW(call, then)                                                                                             \
     do {                                                                                                               \
         VGPU_BEGIN_UNGATED(process, call);                                                                             \
         struct vgpu_place place;                                                                                       \
@@ -32,13 +35,14 @@ static bool settle(struct vgpu_process *process, const struct vgpu_measure *befo
         vgpu_private_lock(&process->birth_lock);                                                                       \
         vgpu_measure_start(process, place.device, &before);                                                            \
         CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS) then;                                                                              \
         settle(process, &before, result, COMES);                                                                       \
         vgpu_private_unlock(&process->birth_lock);                                                                     \
         return result;                                                                                                 \
     } while (0)
 
-/* Loads by `load(out, ...)`. The program sees the handle only once it is there to stay: what must be unloaded again
- * mustn't be out of reach by then. */
+/* Loads by `load(out, ...)`. The program sees the handle only once it is there to stay:
+ * what must be unloaded again mustn't be out of reach by then. */
 #define LOAD(handle, out, load, unload, ...)                                                                           \
     do {                                                                                                               \
         VGPU_BEGIN_UNGATED(process, load(out, __VA_ARGS__));                                                           \
@@ -145,40 +149,149 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
     vgpu_private_lock(&process->birth_lock);
     vgpu_measure_start(process, place.device, &before);
     if (real_cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS) settle(process, &before, CUDA_SUCCESS, COMES);
+    vgpu_launch_learn_kernel(process, kernel, place.device);
     vgpu_private_unlock(&process->birth_lock);
     *pKernel = kernel;
     return result;
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
-    FOLLOW(real_cuLibraryGetModule(pMod, library));
+    FOLLOW(real_cuLibraryGetModule(pMod, library), (void)0);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    FOLLOW(real_cuLibraryGetGlobal(dptr, bytes, library, name));
+    FOLLOW(real_cuLibraryGetGlobal(dptr, bytes, library, name), (void)0);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
-    FOLLOW(real_cuLibraryGetManaged(dptr, bytes, library, name));
+    FOLLOW(real_cuLibraryGetManaged(dptr, bytes, library, name), (void)0);
 }
 
+/* The CUDA runtime asks at every launch of some libraries' kernels; code comes the first time. A handle that is given
+ * out again after an unload is taken for the old one: what its code takes is found by vgpu_measure_reconcile(). */
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
-    FOLLOW(real_cuKernelGetFunction(pFunc, kernel));
+    VGPU_BEGIN_UNGATED(process, real_cuKernelGetFunction(pFunc, kernel));
+    struct vgpu_place place;
+    struct vgpu_measure before;
+    struct vgpu_entry entry;
+    CUfunction function = NULL;
+    if (!pFunc || !vgpu_place_current(process, &place)) return real_cuKernelGetFunction(pFunc, kernel);
+    uint64_t key = (uint64_t)(uintptr_t)kernel | (uint64_t)place.context << 48; /* no address is longer */
+    if (kernel && vgpu_table_find(&process->tables[VGPU_KERNELS], key, &entry))
+        return real_cuKernelGetFunction(pFunc, kernel);
+    vgpu_private_lock(&process->birth_lock);
+    vgpu_measure_start(process, place.device, &before);
+    CUresult result = real_cuKernelGetFunction(&function, kernel);
+    if (result == CUDA_SUCCESS) {
+        vgpu_launch_learn_function(process, function);
+        settle(process, &before, result, COMES);
+        vgpu_table_put(&process->tables[VGPU_KERNELS], &(struct vgpu_entry){.key = key, .context = place.context});
+        *pFunc = function;
+    }
+    vgpu_private_unlock(&process->birth_lock);
+    return result;
 }
 
 /* With CUDA_MODULE_LOADING=LAZY, the default since 11.7, a module's code arrives when a function of it is asked for. */
+static CUresult get_function(CUfunction *function, CUmodule module, const char *name) {
+    FOLLOW(real_cuModuleGetFunction(function, module, name), vgpu_launch_learn_function(process, *function));
+}
+
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
-    FOLLOW(real_cuModuleGetFunction(hfunc, hmod, name));
+    CUfunction function = NULL;
+    CUresult result = hfunc ? get_function(&function, hmod, name) : real_cuModuleGetFunction(hfunc, hmod, name);
+    if (hfunc && result == CUDA_SUCCESS) *hfunc = function;
+    return result;
+}
+
+/* All of them come into a list of our own, and the program gets what was looked at. */
+#define ENUMERATE(handle, list, count, owner, count_of, enumerate, learn)                                              \
+    do {                                                                                                               \
+        VGPU_BEGIN_UNGATED(process, enumerate(list, count, owner));                                                    \
+        struct vgpu_place place;                                                                                       \
+        unsigned int there = 0;                                                                                        \
+        if (!(list) || !(count) || !vgpu_place_current(process, &place) || count_of(&there, owner) != CUDA_SUCCESS)    \
+            return enumerate(list, count, owner);                                                                      \
+        if (there > (count)) there = (count);                                                                          \
+        handle *copy = calloc(there ? there : 1, sizeof *copy);                                                        \
+        if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;                                                                    \
+        CUresult result = enumerate(copy, there, owner);                                                               \
+        for (unsigned int i = 0; result == CUDA_SUCCESS && i < there; i++) {                                           \
+            learn;                                                                                                     \
+            (list)[i] = copy[i];                                                                                       \
+        }                                                                                                              \
+        free(copy);                                                                                                    \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod) {
+    ENUMERATE(CUfunction, functions, numFunctions, mod, real_cuModuleGetFunctionCount, real_cuModuleEnumerateFunctions,
+              vgpu_launch_learn_function(process, copy[i]));
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib) {
+    ENUMERATE(CUkernel, kernels, numKernels, lib, real_cuLibraryGetKernelCount, real_cuLibraryEnumerateKernels,
+              vgpu_launch_learn_kernel(process, copy[i], place.device));
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name) {
-    FOLLOW(real_cuModuleGetGlobal(dptr, bytes, hmod, name));
+    FOLLOW(real_cuModuleGetGlobal(dptr, bytes, hmod, name), (void)0);
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
-    FOLLOW(real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name));
+    FOLLOW(real_cuModuleGetGlobal_v2(dptr, bytes, hmod, name), (void)0);
 }
 
 CUresult cuFuncLoad(CUfunction function) {
-    FOLLOW(real_cuFuncLoad(function));
+    FOLLOW(real_cuFuncLoad(function), (void)0);
+}
+
+/* A stream takes about 1 MiB: some begin a block, and what a destroyed one had the driver keeps for the next. So a
+ * block must be left, and how much was taken is measured. */
+static CUresult reserve_stream(struct vgpu_process *process, int device, struct vgpu_measure *before) {
+    vgpu_private_lock(&process->birth_lock);
+    CUresult result = vgpu_charge(process, device, VGPU_KIND_MODULE, VGPU_BLOCK_BYTES);
+    if (result == CUDA_SUCCESS)
+        vgpu_measure_start(process, device, before);
+    else
+        vgpu_private_unlock(&process->birth_lock);
+    return result;
+}
+
+static void settle_stream(struct vgpu_process *process, const struct vgpu_measure *before) {
+    int64_t change = vgpu_measure_change(process, before, VGPU_BLOCK_BYTES);
+    uint64_t grown = change > 0 ? (uint64_t)change : 0;
+    if (grown > VGPU_BLOCK_BYTES)
+        vgpu_charge_anyway(process, before->device, VGPU_KIND_MODULE, grown - VGPU_BLOCK_BYTES);
+    else
+        vgpu_uncharge(process, before->device, VGPU_KIND_MODULE, VGPU_BLOCK_BYTES - grown);
+    process->module_bytes[before->device] += grown;
+    vgpu_private_unlock(&process->birth_lock);
+}
+
+#define STREAM(out, create, ...)                                                                                       \
+    do {                                                                                                               \
+        VGPU_BEGIN_UNGATED(process, create(out, __VA_ARGS__));                                                         \
+        struct vgpu_place place;                                                                                       \
+        struct vgpu_measure before;                                                                                    \
+        CUstream made = NULL;                                                                                          \
+        if (!(out) || !vgpu_place_current(process, &place)) return create(out, __VA_ARGS__);                           \
+        CUresult result = reserve_stream(process, place.device, &before);                                              \
+        if (result != CUDA_SUCCESS) return result;                                                                     \
+        result = create(&made, __VA_ARGS__);                                                                           \
+        settle_stream(process, &before);                                                                               \
+        if (result == CUDA_SUCCESS) *(out) = made;                                                                     \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags) {
+    STREAM(phStream, real_cuStreamCreate, Flags);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
+    STREAM(phStream, real_cuStreamCreateWithPriority, flags, priority);
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority) {
+    STREAM(phStream, real_cuGreenCtxStreamCreate, greenCtx, flags, priority);
 }

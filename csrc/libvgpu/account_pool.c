@@ -1,4 +1,5 @@
 #include "body.h"
+#include "capture.h"
 #include "linear.h"
 #include "pool.h"
 #include "share.h"
@@ -8,6 +9,7 @@
 #define ORPHANS   (UINT64_C(1) << 63) /* no handle has such a value */
 
 static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which) {
+    VGPU_CAPTURE_RELAXED;
     uint64_t value = 0;
     return real_cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS ? value : 0;
 }
@@ -23,6 +25,7 @@ static CUmemoryPool pool_of(uint64_t key) {
 /* What the pool has reserved. A driver that knows no such pool has freed it; one that can't answer now (after a
  * kernel's fault it answers nothing) still holds what it held. */
 static uint64_t reserved_bytes_of(const struct vgpu_entry *pool) {
+    VGPU_CAPTURE_RELAXED;
     uint64_t value = 0;
     CUresult result = real_cuMemPoolGetAttribute(pool_of(pool->key), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
     if (result == CUDA_SUCCESS) return vgpu_whole_blocks(value);
@@ -88,10 +91,7 @@ typedef CUresult (*ask_driver)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool 
 /* Not in the stream's order if that can be helped: recorded into a capture that another thread has begun, the release
  * would never come about. */
 static void release(CUdeviceptr pointer, CUstream stream) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool changed = real_cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (real_cuMemFree_v2(pointer) != CUDA_SUCCESS) real_cuMemFreeAsync(pointer, stream);
-    if (changed) real_cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 /* In a stream that is being captured nothing is allocated now: it becomes a graph's node. If another thread has ended
@@ -112,6 +112,7 @@ static CUresult allocate(struct vgpu_process *process, CUmemoryPool handle, int 
     uint64_t held = reserved_bytes_of(&pool);
     uint64_t grown = held > pool.bytes ? held - pool.bytes : 0;
     if (vgpu_settle(process, pool.device, VGPU_KIND_BUFFER, reserved_bytes, grown) != CUDA_SUCCESS) {
+        VGPU_CAPTURE_RELAXED;
         if (result == CUDA_SUCCESS) release(pointer, stream);
         result = CUDA_ERROR_OUT_OF_MEMORY;
         real_cuMemPoolTrimTo(handle, pool.bytes);
@@ -158,25 +159,13 @@ void vgpu_pool_freed(struct vgpu_process *process, CUdeviceptr pointer) {
     vgpu_private_unlock(&process->pool_lock);
 }
 
-static int ordinal_of(const struct vgpu_process *process, int device) {
-    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
-        if (process->index_of[ordinal] == device) return ordinal;
-    return -1;
-}
-
 /* The device's pool of the moment, for the device that the stream is on. The driver is then told to take from just this
  * one, since another thread may give the device another. */
 static bool stream_pool(struct vgpu_process *process, CUstream stream, CUmemoryPool *pool, int *device) {
     struct vgpu_place place;
-    CUcontext context = NULL;
-    bool own = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    if (own && real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context) {
-        if (!vgpu_place_from(process, context, &place)) return false;
-    } else if (!vgpu_place_current(process, &place)) {
-        return false;
-    }
+    if (!vgpu_place_of_stream(process, stream, &place)) return false;
     *device = place.device;
-    return real_cuDeviceGetMemPool(pool, ordinal_of(process, place.device)) == CUDA_SUCCESS;
+    return real_cuDeviceGetMemPool(pool, vgpu_device_ordinal(process, place.device)) == CUDA_SUCCESS;
 }
 
 static bool is_captured(CUstream stream) {

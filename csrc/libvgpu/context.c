@@ -13,6 +13,20 @@ bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place) 
     return vgpu_place_from(process, handle, place);
 }
 
+bool vgpu_place_of_stream(struct vgpu_process *process, CUstream stream, struct vgpu_place *place) {
+    CUcontext context = NULL;
+    bool own = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    if (own && real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context)
+        return vgpu_place_from(process, context, place);
+    return vgpu_place_current(process, place);
+}
+
+int vgpu_device_ordinal(const struct vgpu_process *process, int device) {
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+        if (process->index_of[ordinal] == device) return ordinal;
+    return -1;
+}
+
 /* A context that was made by a way that isn't hooked: known from now on, charged nothing. Only of the current context
  * the driver tells the device. */
 bool vgpu_place_of_unknown(struct vgpu_process *process, CUcontext handle, struct vgpu_place *place) {
@@ -105,6 +119,10 @@ static void give_back_linear(const struct vgpu_entry *entry, void *data) {
     vgpu_linear_freed(((struct death *)data)->process, entry);
 }
 
+static void forget_kernel(const struct vgpu_entry *entry, void *data) {
+    (void)entry, (void)data; /* its code is the modules' */
+}
+
 static void give_back_import(const struct vgpu_entry *entry, void *data) {
     vgpu_import_closed(((struct death *)data)->process, entry);
 }
@@ -113,13 +131,17 @@ void vgpu_context_emptied(struct vgpu_process *process, uint16_t number) {
     static const struct {
         enum vgpu_topic topic;
         void (*give_back)(const struct vgpu_entry *entry, void *data);
-    } mortal[] = {{VGPU_POINTERS, give_back_linear}, {VGPU_ARRAYS, give_back_array}, {VGPU_IMPORTS, give_back_import}};
+    } mortal[] = {{VGPU_POINTERS, give_back_linear},
+                  {VGPU_ARRAYS, give_back_array},
+                  {VGPU_IMPORTS, give_back_import},
+                  {VGPU_KERNELS, forget_kernel}};
     struct death death = {process, number};
     if (number == 0) return;
     for (size_t i = 0; i < sizeof mortal / sizeof *mortal; i++)
         vgpu_table_take_each(&process->tables[mortal[i].topic], dies, mortal[i].give_back, &death);
     struct vgpu_context *context = &process->contexts[number - 1];
     uint64_t limits = __atomic_exchange_n(&context->limit_bytes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&context->local_bytes, 0, __ATOMIC_RELAXED);
     vgpu_uncharge(process, context->device, VGPU_KIND_CONTEXT, limits);
     vgpu_pools_settle(process);
 }

@@ -30,6 +30,12 @@ static inline bool vgpu_place_from(struct vgpu_process *process, CUcontext handl
 
 bool vgpu_place_current(struct vgpu_process *process, struct vgpu_place *place);
 
+/* Where work in a stream is done. */
+bool vgpu_place_of_stream(struct vgpu_process *process, CUstream stream, struct vgpu_place *place);
+
+/* CUDA's ordinal of a device, -1 if it has none. */
+int vgpu_device_ordinal(const struct vgpu_process *process, int device);
+
 /* Index of the device that a location is on, -1 for host memory. */
 int vgpu_device_of_location(struct vgpu_process *process, const CUmemLocation *location);
 
@@ -50,7 +56,7 @@ void vgpu_context_died(struct vgpu_process *process, uint16_t number);
 /* The same for a reset, after which the context itself lives on. */
 void vgpu_context_emptied(struct vgpu_process *process, uint16_t number);
 
-/* Adds to what is charged for a context (its heap, stacks, printf buffer). */
+/* Adds to what is charged for a context (its heap, printf buffer, local memory). */
 void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes);
 
 #endif

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "charge.h"
 #include "clock.h"
+#include "context.h"
 #include "hooks.h"
 #include "pool.h"
 
@@ -102,6 +104,7 @@ static uint32_t grown_by(const struct vgpu_process *process, unsigned int count,
 }
 
 static uint32_t challenge_once(struct vgpu_process *process, nvmlDevice_t handle, int device, uint64_t bytes) {
+    VGPU_CAPTURE_RELAXED;
     unsigned int count;
     CUdeviceptr pointer;
     uint32_t pid = 0;
@@ -249,4 +252,48 @@ uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device) {
     errno = kept_errno;
     uint64_t charged = charged_bytes(process, device);
     return now.has_own && now.listed && charged > now.own_bytes ? charged - now.own_bytes : 0;
+}
+
+/* Another copy of this library in this process, in a namespace of dlmopen(), has a slot of its own; NVML's figure is of
+ * both. */
+static bool is_alone(const struct vgpu_member *member) {
+    const struct vgpu_region_slot *slots = member->region->slots, *own = &slots[member->slot];
+    for (uint32_t i = 0; i < VGPU_MAX_SLOTS; i++)
+        if (i != member->slot && __atomic_load_n(&slots[i].state, __ATOMIC_RELAXED) && slots[i].pid == own->pid &&
+            slots[i].pid_namespace == own->pid_namespace)
+            return false;
+    return true;
+}
+
+/* With birth_lock and the gate closed. */
+static void reconcile(struct vgpu_process *process, int device) {
+    struct vgpu_measure now = {.device = device};
+    nvmlDevice_t handle;
+    if (!vgpu_context_any(process, device) || !find_device(process, device, &handle)) return;
+    look_for_own(process, handle, &now, NULL);
+    vgpu_pools_settle(process); /* one may have given something back just before the card was asked */
+    uint64_t charged = charged_bytes(process, device), *taken = &process->module_bytes[device];
+    if (!now.has_own || !now.listed) return;
+    if (now.own_bytes > charged) {
+        *taken += now.own_bytes - charged;
+        vgpu_charge_anyway(process, device, VGPU_KIND_MODULE, now.own_bytes - charged);
+    } else if (!process->charged_ahead && process->small[device].arrays == 0) {
+        uint64_t less = charged - now.own_bytes < *taken ? charged - now.own_bytes : *taken;
+        *taken -= less;
+        vgpu_uncharge(process, device, VGPU_KIND_MODULE, less);
+    }
+}
+
+void vgpu_measure_reconcile(struct vgpu_process *process) {
+    int kept_errno = errno;
+    if (!process->host_pid || process->shares || process->in_debt || process->stale || !is_alone(process->member) ||
+        !vgpu_private_trylock(&process->birth_lock))
+        return;
+    if (vgpu_gate_try_close(&process->gate)) {
+        for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+            reconcile(process, process->index_of[ordinal]);
+        vgpu_gate_open(&process->gate);
+    }
+    vgpu_private_unlock(&process->birth_lock);
+    errno = kept_errno;
 }

@@ -1,9 +1,9 @@
 # build/libvgpu.so and build/aarch64/libvgpu.so, each with a twin libvgpu.so.debug: the same link, not stripped, whose
 # symbols gdb and perf can be given. `make debug` builds build/debug/libvgpu.so, which traps at undefined behaviour.
-VGPU_SOURCES := account_array.c account_context.c account_graph.c account_ipc.c account_linear.c account_module.c \
-	account_pool.c account_vmm.c answers.c charge.c context.c devices.c forward.c gate.c library.c measure.c message.c \
-	names.c object.c process.c quota.c real.c region.c route_dlopen.c route_dlsym.c route_procaddress.c share.c \
-	slot.c small.c start.c sync.c table.c
+VGPU_SOURCES := account_array.c account_context.c account_graph.c account_ipc.c account_launch.c account_linear.c \
+	account_module.c account_pool.c account_vmm.c answers.c charge.c context.c devices.c forward.c \
+	gate.c library.c measure.c message.c names.c object.c process.c quota.c real.c region.c \
+	route_dlopen.c route_dlsym.c route_procaddress.c share.c slot.c small.c start.c sync.c table.c
 
 VGPU_VARIANTS := x86_64 aarch64 debug
 VGPU_FOLDER_x86_64 := $(BUILD)

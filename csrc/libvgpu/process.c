@@ -11,6 +11,7 @@
 #include "charge.h"
 #include "devices.h"
 #include "hooks.h"
+#include "measure.h"
 #include "message.h"
 #include "vgpu/paths.h"
 
@@ -204,5 +205,6 @@ void vgpu_process_tick(struct vgpu_process *process) {
     for (int device = 0; device < VGPU_MAX_DEVICES; device++)
         vgpu_used(process, device); /* takes back what the dead hold, for those who only look */
     vgpu_private_unlock(&process->attach_lock);
+    if (process->state == VGPU_READY) vgpu_measure_reconcile(process);
     errno = kept_errno;
 }

@@ -29,19 +29,21 @@ enum vgpu_state { VGPU_NEW = 0, VGPU_JOINED, VGPU_READY, VGPU_REFUSED };
 
 /* Topics that keep a table; each is one namespace of keys. */
 enum vgpu_topic {
-    VGPU_POINTERS,    /* what cuMemAlloc and its like returned */
-    VGPU_BLOCKS,      /* 2 MiB blocks that small requests share */
-    VGPU_ARRAYS,      /* arrays and mipmapped arrays */
-    VGPU_HANDLES,     /* handle of a VMM allocation -> its number */
-    VGPU_ALLOCATIONS, /* number of a VMM allocation -> what it takes */
-    VGPU_MAPPINGS,    /* address of a mapping -> number of the VMM allocation behind it */
-    VGPU_HOLDINGS,    /* place in an array or multicast object -> number of the VMM allocation there */
-    VGPU_POOLS,       /* memory pools: what each has reserved */
-    VGPU_POOLED,      /* what was allocated from pools */
-    VGPU_GRAPHS,      /* executable graphs that allocate */
-    VGPU_IMPORTS,     /* memory of other processes */
-    VGPU_EXPORTS,     /* small requests that others may hold -> number of the share */
-    VGPU_USES,        /* number of a share -> uses of it by this process beyond the first */
+    VGPU_POINTERS,     /* what cuMemAlloc and its like returned */
+    VGPU_BLOCKS,       /* 2 MiB blocks that small requests share */
+    VGPU_ARRAYS,       /* arrays and mipmapped arrays */
+    VGPU_HANDLES,      /* handle of a VMM allocation -> its number */
+    VGPU_ALLOCATIONS,  /* number of a VMM allocation -> what it takes */
+    VGPU_MAPPINGS,     /* address of a mapping -> number of the VMM allocation behind it */
+    VGPU_HOLDINGS,     /* place in an array or multicast object -> number of the VMM allocation there */
+    VGPU_POOLS,        /* memory pools: what each has reserved */
+    VGPU_POOLED,       /* what was allocated from pools */
+    VGPU_GRAPHS,       /* executable graphs that allocate */
+    VGPU_IMPORTS,      /* memory of other processes */
+    VGPU_EXPORTS,      /* small requests that others may hold -> number of the share */
+    VGPU_USES,         /* number of a share -> uses of it by this process beyond the first */
+    VGPU_KERNELS,      /* kernel and context: its code has been loaded into it */
+    VGPU_KERNELS_DEEP, /* functions and kernels that need much local memory -> how much */
     VGPU_TOPICS,
 };
 
@@ -49,7 +51,8 @@ struct vgpu_context {
     CUcontext handle;     /* NULL: this place is free */
     CUgreenCtx green;     /* the green context that it was made from */
     uint64_t bytes;       /* charged for the context itself, under VGPU_KIND_CONTEXT */
-    uint64_t limit_bytes; /* and for the heap, stacks and printf buffer that the program raised */
+    uint64_t limit_bytes; /* and for its heap, printf buffer and local memory beyond what it began with */
+    uint64_t local_bytes; /* of local memory that there is room for, for each thread; 0: as at the beginning */
     uint8_t device;       /* index in the region */
     bool primary;
     uint32_t attached; /* cuCtxAttach calls not yet detached */
@@ -61,6 +64,14 @@ struct vgpu_packing {
     uint64_t placed_units; /* of 512 bytes, since the last block was added: what it has left at least */
 };
 
+/* Small arrays of one size of element, which have blocks of their own. */
+struct vgpu_shelf {
+    uint64_t arrays, units;
+    struct vgpu_packing packing;
+};
+
+#define VGPU_SHELVES 6 /* elements of 1, 2, 4, 8, 16 bytes, unknown ones */
+
 /* What small requests hold on one device. */
 struct vgpu_small {
     uint64_t linear;              /* number of linear requests << 40 | their units of 512 bytes; atomic */
@@ -68,7 +79,8 @@ struct vgpu_small {
     uint64_t arrays, array_units; /* number and size of small arrays */
     uint64_t array_blocks;        /* charged for them */
     bool in_doubt;                /* blocks came or went since it was seen that this is what they hold */
-    struct vgpu_packing apart;    /* if arrays shared blocks with each other only: their blocks */
+    struct vgpu_shelf shelves[VGPU_SHELVES];
+    uint64_t loose_blocks;        /* that hold arrays of whichever shelf, beside those of the shelves */
     struct vgpu_packing together; /* if they share them with linear requests: all blocks. Kept while there are arrays */
 };
 
@@ -87,6 +99,7 @@ struct vgpu_process {
     bool nvml_held;             /* we have NVML initialised */
     bool old_kernel;            /* no MADV_WIPEONFORK: compare pids */
     bool charged_ahead;         /* something is, or may be, charged that the card doesn't hold for this process */
+    bool shares;                /* memory with other processes: the card may hold for it what is charged to them */
     uint32_t in_debt;           /* something in debt_bytes */
     int pid;
     uint64_t quota_signature;
@@ -109,7 +122,8 @@ struct vgpu_process {
     uint32_t context_count;                    /* places 0 .. context_count - 1 may be in use */
     struct vgpu_small small[VGPU_MAX_DEVICES]; /* guarded by packing_lock but for what small.h says */
     uint64_t graph_bytes[VGPU_MAX_DEVICES];    /* charged for the driver's reserve for graphs */
-    uint64_t module_bytes[VGPU_MAX_DEVICES];   /* for code and globals, under VGPU_KIND_MODULE; with birth_lock */
+    uint64_t module_bytes[VGPU_MAX_DEVICES]; /* for code, globals, streams and whatever else the driver takes by itself,
+                                                under VGPU_KIND_MODULE; with birth_lock */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
     struct vgpu_member first_member;

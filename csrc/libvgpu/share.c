@@ -120,7 +120,7 @@ void vgpu_share_follow(const struct vgpu_member *old, struct vgpu_member *fresh)
 bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, uint64_t bytes, bool apart) {
     struct vgpu_member *member = process->member;
     bool noted = false;
-    process->charged_ahead = true;
+    process->charged_ahead = process->shares = true;
     if (!key || vgpu_region_lock(member) != 0) return false;
     struct vgpu_share *share = find(member, key);
     if (!share) share = find(member, 0);
@@ -143,7 +143,7 @@ bool vgpu_share_publish(struct vgpu_process *process, uint64_t key, int device, 
 
 bool vgpu_share_open(struct vgpu_process *process, uint64_t key, uint64_t *bytes) {
     struct vgpu_member *member = process->member;
-    process->charged_ahead = true;
+    process->charged_ahead = process->shares = true;
     if (!key || vgpu_region_lock(member) != 0) return false;
     struct vgpu_share *share = find(member, key);
     bool again = false;

@@ -48,23 +48,37 @@ static void bound(struct vgpu_packing *packing, uint64_t most) {
 /* With packing_lock: the blocks that arrays may hold beside those of linear requests, whichever way the driver does it.
  */
 static uint64_t array_blocks(struct vgpu_small *small) {
-    bound(&small->apart, small->arrays);
+    uint64_t apart = 0;
+    for (int i = 0; i < VGPU_SHELVES; i++) {
+        bound(&small->shelves[i].packing, small->shelves[i].arrays);
+        apart += small->shelves[i].packing.blocks;
+    }
+    if (small->loose_blocks > small->arrays - apart) small->loose_blocks = small->arrays - apart;
+    apart += small->loose_blocks;
     bound(&small->together, small->linear_blocks + small->arrays);
     uint64_t rest = small->together.blocks > small->linear_blocks ? small->together.blocks - small->linear_blocks : 0;
     if (small->arrays == 0) rest = 0;
-    return rest > small->apart.blocks ? rest : small->apart.blocks;
+    return rest > apart ? rest : apart;
 }
 
-CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, uint64_t bytes) {
+/* The fewest blocks that can hold the arrays of a shelf. */
+static uint64_t least_shelf_blocks(const struct vgpu_shelf *shelf) {
+    return (shelf->units + UNITS - 1) / UNITS;
+}
+
+CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, int shelf_number, uint64_t bytes) {
     struct vgpu_small *small = &process->small[device];
+    struct vgpu_shelf *shelf = &small->shelves[shelf_number];
     uint64_t units = units_of(bytes), linear = __atomic_load_n(&small->linear, __ATOMIC_RELAXED);
     vgpu_private_lock(&process->packing_lock);
     struct vgpu_small old = *small;
     if (small->arrays == 0) small->together = (struct vgpu_packing){small->linear_blocks, UNITS};
-    place(&small->apart, small->arrays, small->array_units, units);
+    place(&shelf->packing, shelf->arrays, shelf->units, units);
     place(&small->together, small->arrays + linear / ONE_REQUEST, small->array_units + (linear & LINEAR_UNITS), units);
     __atomic_store_n(&small->arrays, small->arrays + 1, __ATOMIC_RELAXED);
     small->array_units += units;
+    shelf->arrays++;
+    shelf->units += units;
     uint64_t blocks = array_blocks(small);
     CUresult result = CUDA_SUCCESS;
     if (blocks > small->array_blocks)
@@ -75,7 +89,8 @@ CUresult vgpu_small_array_reserve(struct vgpu_process *process, int device, uint
     } else {
         __atomic_store_n(&small->arrays, old.arrays, __ATOMIC_RELAXED);
         small->array_units = old.array_units;
-        small->apart = old.apart;
+        *shelf = old.shelves[shelf_number];
+        small->loose_blocks = old.loose_blocks;
         small->together = old.together;
     }
     vgpu_private_unlock(&process->packing_lock);
@@ -111,7 +126,12 @@ void vgpu_small_true_up(struct vgpu_process *process, int device) {
         small->in_doubt = false;
         if (surplus > 0 && most > least) {
             uint64_t blocks = most - least > surplus ? most - surplus : least;
-            small->apart = (struct vgpu_packing){blocks, UNITS};
+            uint64_t apart = 0;
+            for (int i = 0; i < VGPU_SHELVES; i++) {
+                small->shelves[i].packing = (struct vgpu_packing){least_shelf_blocks(&small->shelves[i]), UNITS};
+                apart += small->shelves[i].packing.blocks;
+            }
+            small->loose_blocks = blocks > apart ? blocks - apart : 0;
             small->together = (struct vgpu_packing){small->linear_blocks + blocks, UNITS};
             give_back(process, device, blocks);
         }
@@ -121,11 +141,13 @@ void vgpu_small_true_up(struct vgpu_process *process, int device) {
     vgpu_private_unlock(&process->birth_lock);
 }
 
-void vgpu_small_array_freed(struct vgpu_process *process, int device, uint64_t bytes) {
+void vgpu_small_array_freed(struct vgpu_process *process, int device, int shelf_number, uint64_t bytes) {
     struct vgpu_small *small = &process->small[device];
     vgpu_private_lock(&process->packing_lock);
     __atomic_store_n(&small->arrays, small->arrays - 1, __ATOMIC_RELAXED);
     small->array_units -= units_of(bytes);
+    small->shelves[shelf_number].arrays--;
+    small->shelves[shelf_number].units -= units_of(bytes);
     small->in_doubt = true;
     give_back(process, device, array_blocks(small));
     vgpu_private_unlock(&process->packing_lock);

@@ -77,7 +77,7 @@ def test_pinned_blocks_stay_charged_round_after_round(ground: Ground) -> None:
 def test_arrays_of_one_size_share_their_blocks(ground: Ground) -> None:
     """Never less doesn't mean much more: 320 arrays of 64 KiB fill 10 blocks."""
     worker = ground.worker("2200m")
-    arrays = [worker.array(4096)[1] for _ in range(320)]
+    arrays = [worker.array(64, 64)[1] for _ in range(320)]
     assert ground.ledger()["used"] == ground.held() == CONTEXT + 20 * MIB
     for array in arrays:
         assert worker.call("cuArrayDestroy", array) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .conftest import GIB, MIB, OOM, Ground
 
 CONTEXT = 102 * MIB
@@ -25,9 +27,10 @@ def test_the_last_block_that_fits_is_granted_and_the_next_is_not(ground: Ground)
     assert ground.held(worker) == 302 * MIB
 
 
-def test_requests_are_charged_in_whole_blocks(ground: Ground) -> None:
+@pytest.mark.parametrize(("size", "count"), [(MIB, 200), (MIB + 1, 100)])
+def test_requests_above_1_mib_are_charged_in_whole_blocks(ground: Ground, size: int, count: int) -> None:
     worker = ground.worker("302m")
-    assert worker.fill(MIB) == 100
+    assert worker.fill(size) == count
     assert ground.held(worker) == 302 * MIB == ground.ledger()["used"]
 
 

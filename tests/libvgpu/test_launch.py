@@ -1,0 +1,159 @@
+"""What the driver takes by itself when kernels are launched and streams are made, as it was measured on a real card."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from tests.conftest import BUILD
+
+from .conftest import MIB, OOM, Ground
+
+CONTEXT = 102 * MIB
+HEAD = ".version 7.0\n.target sm_50\n.address_size 64\n"
+LOCAL = 16384
+KERNEL = HEAD + f".visible .entry work() {{ .local .align 4 .b8 scratch[{LOCAL}]; ret; }}\n"
+PLAIN = HEAD + ".visible .entry work() { ret; }\n"
+GROWTH = (LOCAL - 1024) * 40 * 1024  # a T4: 40 multiprocessors of 1024 threads, which have 1024 bytes each
+
+
+def by_name(ask: Callable[..., Any]) -> int:
+    return int(ask("named", "cuModuleGetFunction", ask("module_load", KERNEL)[1], "work")[1])
+
+
+def of_module(ask: Callable[..., Any]) -> int:
+    module = ask("module_load", KERNEL)[1]
+    return int(ask("all_of", "cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", module)[1])
+
+
+def of_library(ask: Callable[..., Any]) -> int:
+    library = ask("library_load", KERNEL)[1]
+    return int(ask("all_of", "cuLibraryGetKernelCount", "cuLibraryEnumerateKernels", library)[1])
+
+
+def kernel(ask: Callable[..., Any]) -> int:
+    return int(ask("named", "cuLibraryGetKernel", ask("library_load", KERNEL)[1], "work")[1])
+
+
+def function_of_kernel(ask: Callable[..., Any]) -> int:
+    return int(ask("out", "cuKernelGetFunction", kernel(ask))[1])
+
+
+WAYS = [by_name, of_module, of_library, kernel, function_of_kernel]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_local_memory_is_charged_with_the_first_launch(ground: Ground, way: Callable[..., int]) -> None:
+    worker = ground.worker("2200m")
+    function = way(worker.ask)
+    assert worker.launch(function) == 0
+    assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
+    assert worker.launch(function) == 0
+    assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_local_memory_beyond_the_quota_is_refused(ground: Ground, way: Callable[..., int]) -> None:
+    worker = ground.worker("700m")
+    function = way(worker.ask)
+    assert worker.launch(function) == OOM
+    assert ground.ledger()["used"] == ground.held() <= CONTEXT + 2 * MIB
+    assert ground.ledger()["refusals"] == 1
+    plain = worker.named("cuModuleGetFunction", worker.module_load(PLAIN)[1], "work")[1]
+    assert worker.launch(plain) == 0
+
+
+def test_local_memory_of_a_graph_is_charged_before_it_can_run(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    result, graph = worker.captured_launch(by_name(worker.ask))
+    assert result == 0
+    assert worker.out("cuGraphInstantiateWithFlags", graph, 0)[0] == 0
+    assert ground.ledger()["used"] >= ground.held() + GROWTH
+    executable = worker.out("cuGraphInstantiateWithFlags", graph, 0)[1]
+    assert worker.call("cuGraphLaunch", executable, 0) == 0
+    assert ground.ledger()["used"] == ground.held()
+
+
+def test_graph_whose_local_memory_is_beyond_the_quota_cannot_be_made_executable(ground: Ground) -> None:
+    worker = ground.worker("700m")
+    graph = worker.captured_launch(by_name(worker.ask))[1]
+    assert worker.out("cuGraphInstantiateWithFlags", graph, 0) == [OOM, 0]
+    assert ground.ledger()["used"] == ground.held()
+
+
+def test_local_memory_goes_with_the_context(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    assert worker.launch(by_name(worker.ask)) == 0
+    assert worker.call("cuDevicePrimaryCtxRelease_v2", 0) == 0
+    assert ground.ledger()["used"] == ground.held() == 0
+    assert worker.start() == [0, 0, 0]
+    assert worker.launch(by_name(worker.ask)) == 0
+    assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
+
+
+def test_stack_limit_and_local_memory_are_one_room(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    assert worker.call("cuCtxSetLimit", 0, LOCAL) == 0
+    used = ground.ledger()["used"]
+    assert used == ground.held() == CONTEXT + GROWTH
+    assert worker.launch(by_name(worker.ask)) == 0
+    assert ground.ledger()["used"] == ground.held() == used + 2 * MIB
+
+
+@pytest.mark.parametrize(("name", "more"), [("cuStreamCreate", []), ("cuStreamCreateWithPriority", [0])])
+def test_streams_are_charged_what_they_take(ground: Ground, name: str, more: list[int]) -> None:
+    worker = ground.worker("2200m")
+    streams = [worker.out(name, 1, *more)[1] for _ in range(64)]
+    used = ground.ledger()["used"]
+    assert used == ground.held() > CONTEXT + 60 * MIB
+    for stream in streams:
+        assert worker.call("cuStreamDestroy_v2", stream) == 0
+    assert ground.ledger()["used"] == ground.held() == used
+    for _ in range(64):
+        assert worker.out(name, 1, *more)[0] == 0
+    assert ground.ledger()["used"] == ground.held() == used
+
+
+def test_streams_beyond_the_quota_are_refused(ground: Ground) -> None:
+    worker = ground.worker("122m")
+    results = [worker.out("cuStreamCreate", 1)[0] for _ in range(40)]
+    assert results[:16] == [0] * 16
+    assert results[-1] == OOM
+    assert ground.ledger()["used"] == ground.held() <= 122 * MIB
+
+
+def place_in_driver(name: str) -> int:
+    with (BUILD / "simgpu" / "libcuda.so.1").open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym")
+        assert isinstance(symbols, SymbolTableSection)
+        (symbol,) = symbols.get_symbol_by_name(name) or []
+        return int(symbol["st_value"])
+
+
+def settled(ground: Ground, ask: Callable[[], object]) -> bool:
+    """Whether ledger and card agree within a few seconds of calls."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        ask()
+        if ground.ledger()["used"] == ground.held():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_memory_that_no_hook_saw_is_charged_within_a_second(ground: Ground) -> None:
+    """A tenant who finds the driver's function by himself gets memory, and pays for it."""
+    worker = ground.worker("1000m")
+    result, address = worker.past(place_in_driver("cuMemAlloc_v2"), 600 * MIB)
+    assert result == 0
+    assert ground.held() > ground.ledger()["used"]
+    assert settled(ground, worker.info)
+    assert worker.alloc(400 * MIB)[0] == OOM
+    assert worker.call("cuMemFree_v2", address) == 0
+    assert settled(ground, worker.info)
+    assert worker.alloc(400 * MIB)[0] == 0
