@@ -1,6 +1,6 @@
 /* Arrays and mipmapped arrays. The card lays them out in tiles (block linear). What that takes the driver tells of an
  * array whose memory is to be mapped later, which takes none; to whole 64 KiB, so what is computed here counts where it
- * comes to the same. Arrays of at most 1 MiB share blocks, and their addresses aren't told: they are charged the most
+ * comes to the same. Arrays below 2 MiB share blocks, and their addresses aren't told: they are charged the most
  * blocks that can hold them (small.h).
  *
  * Sparse arrays and those with deferred mapping have no memory of their own: it is VMM memory, mapped into them. */

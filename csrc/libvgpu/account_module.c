@@ -246,7 +246,7 @@ CUresult cuFuncLoad(CUfunction function) {
     FOLLOW(real_cuFuncLoad(function), (void)0);
 }
 
-/* A stream takes about 1 MiB: some begin a block, and what a destroyed one had the driver keeps for the next. So a
+/* A stream takes about half a MiB: some begin a block, and what a destroyed one had the driver keeps for the next. So a
  * block must be left, and how much was taken is measured. */
 static CUresult reserve_stream(struct vgpu_process *process, int device, struct vgpu_measure *before) {
     vgpu_private_lock(&process->birth_lock);

@@ -5,7 +5,7 @@
 #include "process.h"
 
 #define VGPU_BLOCK_BYTES (2 * VGPU_MIB)
-#define VGPU_SMALL_BYTES VGPU_MIB /* requests of at most so much share blocks */
+#define VGPU_SMALL_BYTES (VGPU_BLOCK_BYTES - 1) /* requests of at most so much share blocks */
 
 static inline uint64_t vgpu_whole_blocks(uint64_t bytes) {
     return bytes > UINT64_MAX - VGPU_BLOCK_BYTES ? UINT64_MAX

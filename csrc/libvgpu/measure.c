@@ -265,23 +265,35 @@ static bool is_alone(const struct vgpu_member *member) {
     return true;
 }
 
+/* The smaller of two differences of the same sign, else 0. */
+static int64_t lasting(int64_t one, int64_t other) {
+    if (one > 0 && other > 0) return one < other ? one : other;
+    if (one < 0 && other < 0) return one > other ? one : other;
+    return 0;
+}
+
 /* With birth_lock and the gate closed. */
 static void reconcile(struct vgpu_process *process, int device) {
     struct vgpu_measure now = {.device = device};
     nvmlDevice_t handle;
+    int64_t before = process->drift_bytes[device], *drift = &process->drift_bytes[device];
+    *drift = 0;
     if (!vgpu_context_any(process, device) || !find_device(process, device, &handle)) return;
     look_for_own(process, handle, &now, NULL);
     vgpu_pools_settle(process); /* one may have given something back just before the card was asked */
-    uint64_t charged = charged_bytes(process, device), *taken = &process->module_bytes[device];
     if (!now.has_own || !now.listed) return;
-    if (now.own_bytes > charged) {
-        *taken += now.own_bytes - charged;
-        vgpu_charge_anyway(process, device, VGPU_KIND_MODULE, now.own_bytes - charged);
-    } else if (!process->charged_ahead && process->small[device].arrays == 0) {
-        uint64_t less = charged - now.own_bytes < *taken ? charged - now.own_bytes : *taken;
-        *taken -= less;
+    *drift = (int64_t)(now.own_bytes - charged_bytes(process, device));
+    int64_t change = lasting(*drift, before);
+    uint64_t *taken = &process->module_bytes[device];
+    if (change > 0) {
+        vgpu_charge_anyway(process, device, VGPU_KIND_MODULE, (uint64_t)change);
+        *taken += (uint64_t)change;
+    } else if (change < 0 && !process->charged_ahead && process->small[device].arrays == 0) {
+        uint64_t less = (uint64_t)-change < *taken ? (uint64_t)-change : *taken;
         vgpu_uncharge(process, device, VGPU_KIND_MODULE, less);
+        *taken -= less;
     }
+    *drift -= change;
 }
 
 void vgpu_measure_reconcile(struct vgpu_process *process) {

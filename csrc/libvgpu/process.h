@@ -124,6 +124,7 @@ struct vgpu_process {
     uint64_t graph_bytes[VGPU_MAX_DEVICES];    /* charged for the driver's reserve for graphs */
     uint64_t module_bytes[VGPU_MAX_DEVICES]; /* for code, globals, streams and whatever else the driver takes by itself,
                                                 under VGPU_KIND_MODULE; with birth_lock */
+    int64_t drift_bytes[VGPU_MAX_DEVICES];   /* that the card held more than was charged, when it was compared last */
     struct vgpu_table tables[VGPU_TOPICS];
     struct vgpu_context contexts[VGPU_MAX_CONTEXTS];
     struct vgpu_member first_member;

@@ -1,4 +1,4 @@
-/* Requests of at most 1 MiB share 2 MiB blocks. Which block the driver chose for linear memory shows in the address it
+/* Requests below 2 MiB share 2 MiB blocks. Which block the driver chose for linear memory shows in the address it
  * returned, so the blocks are counted as the card holds them, without a model of the driver's allocator: a block is
  * charged with its first request and given back with its last.
  *

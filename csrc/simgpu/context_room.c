@@ -1,5 +1,5 @@
-/* What a context takes of its card beyond its own size: raised limits, local memory of kernels, streams. Limits of
- * the heap and of printf can be lowered, all else only grows until the context's end. */
+/* What a context takes of its card beyond its own size: raised limits, local memory of kernels, streams. What
+ * launches and streams made it grow by stays until the context's end, unless the stack limit is set again. */
 #include "memory.h"
 
 static uint64_t whole_blocks(uint64_t bytes) {
@@ -26,9 +26,11 @@ static uint64_t limit_cost(CUlimit limit, size_t value) {
     return value <= first_limit[limit] ? 0 : whole_blocks(value - first_limit[limit]);
 }
 
+static CUresult resize_local_locked(CUcontext context, uint32_t bytes);
+
 CUresult room_for_limit_locked(CUcontext context, CUlimit limit, size_t value) {
     if (limit > CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;
-    if (limit == CU_LIMIT_STACK_SIZE) return room_for_local_locked(context, (uint32_t)value);
+    if (limit == CU_LIMIT_STACK_SIZE) return resize_local_locked(context, (uint32_t)value);
     return resize_locked(context, limit_cost(limit, context->limit[limit]), limit_cost(limit, value));
 }
 
@@ -40,11 +42,15 @@ static uint64_t local_cost(int device, uint32_t bytes) {
     return whole_blocks((bytes - LOCAL_BYTES) * threads);
 }
 
-CUresult room_for_local_locked(CUcontext context, uint32_t bytes) {
-    if (bytes <= context->local_bytes) return CUDA_SUCCESS;
+static CUresult resize_local_locked(CUcontext context, uint32_t bytes) {
+    if (bytes < LOCAL_BYTES) bytes = LOCAL_BYTES;
     TRY(resize_locked(context, local_cost(context->device, context->local_bytes), local_cost(context->device, bytes)));
     context->local_bytes = bytes;
     return CUDA_SUCCESS;
+}
+
+CUresult room_for_local_locked(CUcontext context, uint32_t bytes) {
+    return bytes <= context->local_bytes ? CUDA_SUCCESS : resize_local_locked(context, bytes);
 }
 
 CUresult room_for_local(CUcontext context, uint32_t bytes) {
@@ -56,8 +62,8 @@ CUresult room_for_local(CUcontext context, uint32_t bytes) {
 
 /* ---- streams ---- */
 
-/* Fitted to what an H200 lacked with 1 to 128 streams: so much each, beyond what its context has room for. */
-#define STREAM_BYTES  (UINT64_C(1120) << 10)
+/* Fitted to what an H200 lacked with 1 to 256 streams: so much each, beyond what its context has room for. */
+#define STREAM_BYTES  (UINT64_C(560) << 10)
 #define FIRST_STREAMS (UINT64_C(1536) << 10)
 
 static uint64_t streams_cost(unsigned streams) {

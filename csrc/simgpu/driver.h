@@ -34,7 +34,7 @@ struct device {
     CUmemoryPool managed_default_pool; /* NULL until asked for */
     CUmemoryPool managed_pool;
     CUmemoryPool graph_pool;
-    struct small_heap *heap;     /* of requests up to 1 MiB */
+    struct small_heap *heap;     /* of requests below 2 MiB */
     struct small_heap *low_heap; /* the same at addresses below 4 GiB */
     struct small_heap *module_heap;
     struct small_heap *array_heap; /* of arrays, ARRAY_HEAPS: one for each number of bytes of a texel */

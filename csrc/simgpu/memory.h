@@ -14,7 +14,7 @@
 #define BLOCK_SHIFT 21
 #define UNIT        512u /* what small requests are rounded to */
 #define UNITS       (BLOCK / UNIT)
-#define SMALL_LIMIT (UINT64_C(1) << 20) /* larger requests take whole blocks */
+#define SMALL_LIMIT (BLOCK - 1) /* larger requests take whole blocks */
 
 /* Data beyond this offset of an allocation isn't kept: memory of gigabytes can be "written" on a small machine. */
 #define KEPT_BYTES (UINT64_C(256) << 20)

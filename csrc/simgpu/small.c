@@ -1,4 +1,4 @@
-/* Requests up to 1 MiB share blocks of 2 MiB, per process and device.
+/* Requests below 2 MiB share blocks of 2 MiB, per process and device.
  *
  * Two-level segregated fit over units of 512 bytes: each free run lies in the list of its size class, a bitmap finds
  * the first list that surely fits, neighbours are joined when a run is freed. O(1), whatever is live. */

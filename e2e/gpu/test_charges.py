@@ -166,6 +166,7 @@ def local_memory(worker: Worker) -> Iterator[Step]:
         function = worker.named("cuModuleGetFunction", worker.module_load(deep(size))[1], "work")[1]
         yield f"a kernel of {size} bytes a thread", worker.launch(function)
     yield "8 KiB stacks", worker.call("cuCtxSetLimit", 0, 8192)
+    yield "the last kernel again", worker.launch(function)
     yield "20 KiB stacks", worker.call("cuCtxSetLimit", 0, 20480)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.clients.conftest import MIB, PROGRAMS, QUOTA, Container, environment
 
 STEPS = 120
-SIZES = [300_000, MIB + 1, 2 * MIB, 100 * MIB, 500 * MIB]
+SIZES = [300_000, 2 * MIB, 3 * MIB, 100 * MIB, 500 * MIB]
 
 
 class Sharer:

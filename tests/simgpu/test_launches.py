@@ -192,8 +192,9 @@ def test_launch_makes_room_for_local_memory_and_keeps_it(run: Run, make_card: Ca
     for name, room in (("none", 0), ("a_lot", 3960), ("some", 3960), ("more", 16632), ("a_lot", 16632)):
         assert launch(program, function[name]) == SUCCESS
         assert program.held()["context_bytes"] == empty + room * MIB, name
-    program.outputs("cuCtxSetLimit", 0, 32768)  # less than there is already
-    program.outputs("cuCtxSetLimit", 0, 1024)
+    program.outputs("cuCtxSetLimit", 0, 8192)  # takes the room back that launches made
+    assert program.held()["context_bytes"] == empty + 1848 * MIB
+    assert launch(program, function["more"]) == SUCCESS
     assert program.held()["context_bytes"] == empty + 16632 * MIB
     program.outputs("cuDevicePrimaryCtxReset_v2", 0)
     assert program.held()["context_bytes"] == empty
