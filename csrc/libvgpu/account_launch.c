@@ -58,6 +58,7 @@ static uint64_t growth_bytes(struct vgpu_process *process, const struct vgpu_pla
     const uint64_t *room = room_of(process, place);
     uint64_t has = room && *room > FIRST_ROOM_BYTES ? *room : FIRST_ROOM_BYTES;
     int ordinal = vgpu_device_ordinal(process, place->device), multiprocessors = 0, threads = 0;
+    if (local_bytes <= has) return 0; /* another thread has made room meanwhile */
     real_cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal);
     real_cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal);
     return vgpu_whole_blocks((local_bytes - has) * (uint64_t)multiprocessors * (uint64_t)threads);
@@ -83,9 +84,7 @@ static CUresult begin(struct growth *growth, const void *handle, CUstream stream
     real_cuStreamIsCapturing(stream, &status);
     if (status != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS; /* looked at when the graph becomes executable */
     vgpu_private_lock(&process->birth_lock);
-    growth->reserved_bytes = has_room(process, &growth->place, growth->local_bytes)
-                                 ? 0
-                                 : growth_bytes(process, &growth->place, growth->local_bytes);
+    growth->reserved_bytes = growth_bytes(process, &growth->place, growth->local_bytes);
     CUresult result = vgpu_charge(process, growth->place.device, VGPU_KIND_CONTEXT, growth->reserved_bytes);
     if (result != CUDA_SUCCESS) {
         vgpu_private_unlock(&process->birth_lock);

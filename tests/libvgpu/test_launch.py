@@ -105,6 +105,14 @@ def test_stack_limit_and_local_memory_are_one_room(ground: Ground) -> None:
     assert ground.ledger()["used"] == ground.held() == used + 2 * MIB
 
 
+def test_function_of_a_kernel_costs_a_measurement_only_once(ground: Ground) -> None:
+    """The CUDA runtime asks for it at every launch of some kernels: 42 times in a step of a small PyTorch model."""
+    worker = ground.worker("2200m")
+    one = kernel(worker.ask)
+    measured = worker.repeat(300, "cuStreamCreate", 1)
+    assert worker.repeat(300, "cuKernelGetFunction", one) < measured / 2
+
+
 @pytest.mark.parametrize(("name", "more"), [("cuStreamCreate", []), ("cuStreamCreateWithPriority", [0])])
 def test_streams_are_charged_what_they_take(ground: Ground, name: str, more: list[int]) -> None:
     worker = ground.worker("2200m")

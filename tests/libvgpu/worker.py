@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ def errno_after(name: str, *arguments: Any) -> int:
     ctypes.set_errno(77)
     globals()[name](*arguments)
     return ctypes.get_errno()
+
+
+def repeat(count: int, name: str, *arguments: Any) -> int:
+    """Nanoseconds that so many calls of `out` took."""
+    begin = time.monotonic_ns()
+    for _ in range(count):
+        out(name, *arguments)
+    return time.monotonic_ns() - begin
 
 
 def fill(size: int, most: int = 100000) -> int:
