@@ -52,9 +52,13 @@ struct small_heap *pool_heap(CUmemoryPool pool) {
     return &pool->heap;
 }
 
+static uint64_t grain_of(const struct CUmemPoolHandle_st *pool) {
+    return card_config(pool->device)->pool_blocks;
+}
+
 CUresult pool_take_blocks(CUmemoryPool pool, uint64_t blocks) {
     uint64_t cached = pool->cached_blocks < blocks ? pool->cached_blocks : blocks;
-    uint64_t fresh = blocks - cached;
+    uint64_t fresh = (blocks - cached + grain_of(pool) - 1) / grain_of(pool) * grain_of(pool);
     uint64_t most = pool->properties.maxSize;
     if (fresh) {
         if (most && ((pool->reserved_blocks + fresh) << BLOCK_SHIFT) > ((most + BLOCK - 1) & ~(BLOCK - 1)))
@@ -65,8 +69,8 @@ CUresult pool_take_blocks(CUmemoryPool pool, uint64_t blocks) {
         pool->reserved_blocks += fresh;
         if (pool->reserved_high_blocks < pool->reserved_blocks) pool->reserved_high_blocks = pool->reserved_blocks;
     }
-    pool->cached_blocks -= cached;
-    cached_in_all -= cached;
+    pool->cached_blocks += fresh - blocks; /* what it keeps beyond the request, or has less of */
+    cached_in_all += fresh - blocks;
     return CUDA_SUCCESS;
 }
 
@@ -98,6 +102,7 @@ void pool_trim_locked(CUmemoryPool pool, uint64_t keep_bytes) {
     if (pool->reserved_blocks <= keep) return;
     uint64_t excess = pool->reserved_blocks - keep;
     if (excess > pool->cached_blocks) excess = pool->cached_blocks;
+    excess -= excess % grain_of(pool);
     if (excess == 0) return;
     pool->cached_blocks -= excess;
     pool->reserved_blocks -= excess;

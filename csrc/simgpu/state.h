@@ -56,8 +56,9 @@ struct sim_card_config {
     uint32_t compute_major;
     uint32_t compute_minor;
     uint32_t multiprocessors;
-    uint32_t unified; /* 1: memory is shared with the host, NVML can't tell it (NOT_SUPPORTED) */
-    uint8_t pad[64];
+    uint32_t unified;     /* 1: memory is shared with the host, NVML can't tell it (NOT_SUPPORTED) */
+    uint32_t pool_blocks; /* by how many blocks a memory pool grows at once */
+    uint8_t pad[60];
 };
 
 #define SIM_BUSY_BUCKETS   32u

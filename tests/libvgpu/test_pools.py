@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 from .conftest import GIB, MIB, OOM, Ground
 
 CONTEXT = 102 * MIB
@@ -97,3 +100,27 @@ def test_small_requests_of_a_pool_share_blocks(ground: Ground) -> None:
         granted += 1
     assert granted == 2 * 2 * MIB // 1024
     assert agree(ground) == 106 * MIB
+
+
+def test_pools_that_grow_in_large_steps_are_charged_what_they_reserve(make_ground: Callable[..., Ground]) -> None:
+    """As on an H200, by 32 MiB: a request that makes a pool grow beyond the quota is refused, whatever its size."""
+    ground = make_ground("H200")
+    worker = ground.worker("1000m")
+    chance = random.Random(7)  # noqa: S311 - a run that can be repeated
+    held: list[int] = []
+    refused = 0
+    for _ in range(300):
+        if held and chance.random() < 0.4:
+            assert worker.call("cuMemFreeAsync", held.pop(chance.randrange(len(held))), 0) == 0
+        else:
+            result, address = worker.out("cuMemAllocAsync", chance.choice([1, MIB, 10 * MIB, 33 * MIB, 100 * MIB]), 0)
+            refused += result == OOM
+            held += [address] if result == 0 else []
+        if chance.random() < 0.1:
+            worker.call("cuStreamSynchronize", 0)
+        assert agree(ground) <= 1000 * MIB
+    assert refused
+    for address in held:
+        worker.call("cuMemFreeAsync", address, 0)
+    worker.call("cuCtxSynchronize")
+    assert agree(ground) == 518 * MIB

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import Card
 from tests.simgpu.conftest import CONTEXT, GIB, INVALID_VALUE, MIB, OUT_OF_MEMORY, SUCCESS, Out, Program, Run
 
 THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH = 4, 5, 6, 7, 8
@@ -144,3 +146,18 @@ def test_exported_pool_allocation_lives_until_its_last_user(run: Run) -> None:
     assert (exporter.data(), importer.data()) == (0, 10 * MIB)
     importer.outputs("cuMemFreeAsync", imported, None)
     assert importer.data() == 0
+
+
+def test_pools_of_a_large_card_grow_in_large_steps(run: Run, make_card: Callable[..., Card]) -> None:
+    """By 32 MiB, as measured on an H200: what the pool has reserved after each request, in MiB."""
+    program = run(on=make_card("H200"))
+    pool = program.number("cuDeviceGetDefaultMemPool", Out(), 0)
+    keep_all(program, pool)
+    pointers = []
+    for size, reserved in ((1, 32), (MIB, 32), (33 * MIB, 64), (100 * MIB, 160), (1000 * MIB + 1, 1152)):
+        pointers.append(program.number("cuMemAllocAsync", Out(), size, None))
+        assert attribute(program, pool, RESERVED) == reserved * MIB == program.data()
+    for pointer in pointers:
+        program.outputs("cuMemFreeAsync", pointer, None)
+    program.outputs("cuMemPoolTrimTo", pool, 40 * MIB)
+    assert attribute(program, pool, RESERVED) == 64 * MIB == program.data()
