@@ -1,13 +1,9 @@
-{{/* Prefix of all names: at most 40 characters, so that no suffix of ours passes 63. */}}
+{{/* Prefix of all names: at most 40 characters, so that no suffix of ours passes 63. A release's name may hold dots,
+that of a Service mustn't. */}}
 {{- define "kri.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
+{{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- .Values.fullnameOverride | default $full | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "kri.testNamespace" -}}

@@ -1,6 +1,7 @@
 """What helm makes of the defaults and of each value."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -94,6 +95,14 @@ def test_no_name_is_longer_than_63_characters(settings: Settings) -> None:
     names = [document["metadata"]["name"] for document in made.objects]
     assert f"{release}-mutating" in names
     assert max(map(len, names)) <= 63
+
+
+def test_service_of_a_release_with_a_dot_has_a_name_that_a_service_may_have(settings: Settings) -> None:
+    made = render(settings, release="team.a")
+    services = [document["metadata"]["name"] for document in made.all("Service")]
+    assert services
+    assert all(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) for name in services)
+    assert made.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]["name"] in services
 
 
 def test_every_container_is_hardened(settings: Settings) -> None:
