@@ -310,6 +310,16 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     return result;
 }
 
+/* What goes was charged for the context, or, if it came with no call that told of it, as the driver's own doing. */
+static void shrank(struct vgpu_process *process, const struct vgpu_place *place, uint64_t bytes) {
+    uint64_t *taken = &process->module_bytes[place->device];
+    uint64_t own = vgpu_context_shrank(process, place->context, bytes), rest = bytes - own;
+    if (rest > *taken) rest = *taken;
+    vgpu_uncharge(process, place->device, VGPU_KIND_CONTEXT, own);
+    vgpu_uncharge(process, place->device, VGPU_KIND_MODULE, rest);
+    *taken -= rest;
+}
+
 /* Heap, stacks and printf buffer of a context lie on the card; how much a value takes there only the card knows. A
  * value that turns out to be too much is set back. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
@@ -330,12 +340,17 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
         uint64_t grown = change > 0 ? (uint64_t)change : 0;
         if (vgpu_settle(process, place.device, VGPU_KIND_CONTEXT, reserved_bytes, grown) != CUDA_SUCCESS) {
             real_cuCtxSetLimit(limit, old);
-            change = 0;
+            /* With that the driver may have taken back more than it has just made room for. */
+            change = vgpu_measure_change(process, &before, reserved_bytes) - (int64_t)reserved_bytes;
+            if (change > 0) change = 0;
+            value = old;
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (change < 0) vgpu_uncharge(process, place.device, VGPU_KIND_CONTEXT, (uint64_t)-change);
-        vgpu_context_grew(process, place.context, change);
-        if (result == CUDA_SUCCESS && limit == CU_LIMIT_STACK_SIZE)
+        if (change > 0)
+            vgpu_context_grew(process, place.context, (uint64_t)change);
+        else
+            shrank(process, &place, (uint64_t)-change);
+        if (limit == CU_LIMIT_STACK_SIZE && (result == CUDA_SUCCESS || change < 0))
             vgpu_launch_limit_set(process, &place, value, change < 0);
     }
     vgpu_private_unlock(&process->birth_lock);

@@ -106,7 +106,7 @@ static void end(const struct growth *growth, CUresult result) {
         vgpu_charge_anyway(process, device, VGPU_KIND_CONTEXT, grown - growth->reserved_bytes);
     else
         vgpu_uncharge(process, device, VGPU_KIND_CONTEXT, growth->reserved_bytes - grown);
-    vgpu_context_grew(process, growth->place.context, (int64_t)grown);
+    vgpu_context_grew(process, growth->place.context, grown);
     if (result == CUDA_SUCCESS) note_room(process, &growth->place, growth->local_bytes);
     vgpu_private_unlock(&process->birth_lock);
 }
@@ -118,7 +118,7 @@ CUresult vgpu_launch_expect(struct vgpu_process *process, uint64_t local_bytes) 
     uint64_t bytes = growth_bytes(process, &place, local_bytes);
     CUresult result = vgpu_charge(process, place.device, VGPU_KIND_CONTEXT, bytes);
     if (result != CUDA_SUCCESS) return result;
-    vgpu_context_grew(process, place.context, (int64_t)bytes);
+    vgpu_context_grew(process, place.context, bytes);
     note_room(process, &place, local_bytes);
     return CUDA_SUCCESS;
 }

@@ -156,9 +156,19 @@ void vgpu_context_died(struct vgpu_process *process, uint16_t number) {
     if (gone.handle) vgpu_uncharge(process, gone.device, VGPU_KIND_CONTEXT, gone.bytes);
 }
 
-void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes) {
+void vgpu_context_grew(struct vgpu_process *process, uint16_t number, uint64_t bytes) {
     if (number == 0) return;
     vgpu_private_lock(&process->context_lock);
-    process->contexts[number - 1].limit_bytes += (uint64_t)bytes;
+    process->contexts[number - 1].limit_bytes += bytes;
     vgpu_private_unlock(&process->context_lock);
+}
+
+uint64_t vgpu_context_shrank(struct vgpu_process *process, uint16_t number, uint64_t bytes) {
+    if (number == 0) return bytes;
+    vgpu_private_lock(&process->context_lock);
+    uint64_t *charged = &process->contexts[number - 1].limit_bytes;
+    if (bytes > *charged) bytes = *charged;
+    *charged -= bytes;
+    vgpu_private_unlock(&process->context_lock);
+    return bytes;
 }

@@ -57,6 +57,9 @@ void vgpu_context_died(struct vgpu_process *process, uint16_t number);
 void vgpu_context_emptied(struct vgpu_process *process, uint16_t number);
 
 /* Adds to what is charged for a context (its heap, printf buffer, local memory). */
-void vgpu_context_grew(struct vgpu_process *process, uint16_t number, int64_t bytes);
+void vgpu_context_grew(struct vgpu_process *process, uint16_t number, uint64_t bytes);
+
+/* Takes from it; how much of `bytes` there was to take. All of it where the context isn't tracked. */
+uint64_t vgpu_context_shrank(struct vgpu_process *process, uint16_t number, uint64_t bytes);
 
 #endif

@@ -96,6 +96,17 @@ def test_local_memory_goes_with_the_context(ground: Ground) -> None:
     assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
 
 
+def test_stack_limit_that_does_not_fit_gives_back_what_it_takes_back(ground: Ground) -> None:
+    """It is set to what it was before, and with that the driver takes back the room that a launch has made."""
+    worker = ground.worker("1000m")
+    function = by_name(worker.ask)
+    assert worker.launch(function) == 0
+    assert worker.call("cuCtxSetLimit", 0, 2 * LOCAL) == OOM
+    assert ground.ledger()["used"] == ground.held()
+    assert worker.launch(function) == 0
+    assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
+
+
 def test_stack_limit_and_local_memory_are_one_room(ground: Ground) -> None:
     worker = ground.worker("2200m")
     assert worker.call("cuCtxSetLimit", 0, LOCAL) == 0
@@ -165,3 +176,16 @@ def test_memory_that_no_hook_saw_is_charged_within_seconds(ground: Ground) -> No
     assert worker.call("cuMemFree_v2", address) == 0
     assert settled(ground, worker.info)
     assert worker.alloc(400 * MIB)[0] == 0
+
+
+def test_stack_limit_gives_back_what_was_charged_as_the_drivers_own_doing(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    assert worker.launch_on_several(by_name(worker.ask)) == 0
+    assert settled(ground, worker.info)
+    assert worker.call("cuCtxSetLimit", 0, 1024) == 0
+    assert ground.ledger()["used"] == ground.held()
+    other = worker.out("cuCtxCreate_v2", 0, 0)[1]
+    assert worker.call("cuDevicePrimaryCtxRelease_v2", 0) == 0
+    assert ground.ledger()["used"] == ground.held() == CONTEXT
+    assert worker.call("cuCtxDestroy_v2", other) == 0
+    assert ground.ledger()["used"] == ground.held() == 0

@@ -200,6 +200,12 @@ def launch(function: int, stream: int = 0) -> int:
     return call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
 
 
+def launch_on_several(function: int) -> int:
+    """cuLaunchCooperativeKernelMultiDevice, on one."""
+    launches = (u64 * 7)(function, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32, 0, 0, 0)
+    return call("cuLaunchCooperativeKernelMultiDevice", launches, 1, 0)
+
+
 def captured_launch(function: int) -> list[int]:
     """A graph recorded from a stream that launches: result, graph."""
     stream, graph = u64(0), u64(0)
@@ -207,6 +213,14 @@ def captured_launch(function: int) -> list[int]:
     results = [call("cuStreamBeginCapture_v2", stream.value, 0), launch(function, stream.value)]
     results.append(call("cuStreamEndCapture", stream.value, ctypes.byref(graph)))
     return [max(results), graph.value]
+
+
+def set_kernel(executable: int, graph: int, function: int) -> int:
+    """Lets the first node of an executable graph launch another function."""
+    nodes, count = (u64 * 1)(), size_t(1)
+    call("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
+    parameters = (u64 * 9)(function, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32)
+    return call("cuGraphExecKernelNodeSetParams_v2", executable, nodes[0], parameters)
 
 
 def past(offset: int, *arguments: Any) -> list[int]:
