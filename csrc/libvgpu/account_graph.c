@@ -4,6 +4,7 @@
  * of the graph, which are looked through when it becomes executable: captured, cloned and child graphs come by there
  * like those made by hand. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "body.h"
 #include "launch.h"
@@ -41,12 +42,16 @@ struct needs {
     uint64_t local_bytes;             /* each thread of the kernel that needs most local memory, if that is much */
 };
 
-static uint64_t local_bytes_of(struct vgpu_process *process, CUgraphNode node) {
+/* Of a kernel node with these parameters. */
+static uint64_t local_bytes_of(struct vgpu_process *process, CUfunction function, CUkernel kernel) {
+    uint64_t one = vgpu_launch_local_bytes(process, function), other = vgpu_launch_local_bytes(process, kernel);
+    return one > other ? one : other;
+}
+
+static uint64_t local_bytes_at(struct vgpu_process *process, CUgraphNode node) {
     CUDA_KERNEL_NODE_PARAMS parameters = {.func = NULL};
     if (real_cuGraphKernelNodeGetParams_v2(node, &parameters) != CUDA_SUCCESS) return 0;
-    uint64_t function = vgpu_launch_local_bytes(process, parameters.func);
-    uint64_t kernel = vgpu_launch_local_bytes(process, parameters.kern);
-    return function > kernel ? function : kernel;
+    return local_bytes_of(process, parameters.func, parameters.kern);
 }
 
 static void add_up(struct vgpu_process *process, CUgraph graph, struct needs *needs, int depth) {
@@ -64,7 +69,7 @@ static void add_up(struct vgpu_process *process, CUgraph graph, struct needs *ne
             real_cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
             add_up(process, child, needs, depth + 1);
         if (type == CU_GRAPH_NODE_TYPE_KERNEL && vgpu_launch_any(process)) {
-            uint64_t local_bytes = local_bytes_of(process, nodes[i]);
+            uint64_t local_bytes = local_bytes_at(process, nodes[i]);
             if (local_bytes > needs->local_bytes) needs->local_bytes = local_bytes;
         }
         if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
@@ -78,17 +83,26 @@ static void add_up(struct vgpu_process *process, CUgraph graph, struct needs *ne
     if (nodes != few) free(nodes);
 }
 
+/* With what its kernels need beyond what was known of them, the executable graph is one more thing that can be
+ * launched. CUDA_ERROR_OUT_OF_MEMORY if it could never be. */
+static CUresult expect(struct vgpu_process *process, CUgraphExec executable, uint64_t local_bytes) {
+    if (local_bytes <= vgpu_launch_local_bytes(process, executable)) return CUDA_SUCCESS;
+    CUresult result = vgpu_launch_expect(process, local_bytes);
+    if (result == CUDA_SUCCESS) vgpu_launch_learn(process, executable, local_bytes);
+    return result;
+}
+
 /* One entry for each device: a handle is aligned, so the ordinal fits into it. */
 static uint64_t key_of(CUgraphExec graph, int ordinal) {
     return (uint64_t)(uintptr_t)graph + (uint64_t)ordinal;
 }
 
-/* CUDA_ERROR_OUT_OF_MEMORY if it could never be launched. */
 static CUresult remember(struct vgpu_process *process, CUgraphExec executable, CUgraph graph) {
     struct needs needs = {.local_bytes = 0};
     struct vgpu_entry old;
     add_up(process, graph, &needs, 0);
-    CUresult result = needs.local_bytes ? vgpu_launch_expect(process, needs.local_bytes) : CUDA_SUCCESS;
+    vgpu_launch_learn(process, executable, 0); /* what was known of another one with this handle, or in it before */
+    CUresult result = expect(process, executable, needs.local_bytes);
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
         struct vgpu_entry entry = {.key = key_of(executable, ordinal), .bytes = needs.bytes[ordinal]};
         if (entry.bytes && result == CUDA_SUCCESS)
@@ -177,11 +191,23 @@ static CUresult launch(void *data) {
     return what->real(what->graph, what->stream);
 }
 
-static CUresult launch_graph(CUgraphExec graph, CUstream stream, CUresult (*real)(CUgraphExec, CUstream)) {
+static CUresult launch_gated(struct vgpu_process *process, CUgraphExec graph, CUstream stream,
+                             CUresult (*real)(CUgraphExec, CUstream)) {
     uint64_t bytes[VGPU_MAX_DEVICES];
     struct launch what = {real, graph, stream};
-    VGPU_BEGIN(process, real(graph, stream));
+    VGPU_GATED(process);
     return find(process, graph, bytes) ? run(process, bytes, launch, &what) : real(graph, stream);
+}
+
+/* The room that was charged when it was made executable may have been given back since; another context has its own. */
+static CUresult launch_graph(CUgraphExec graph, CUstream stream, CUresult (*real)(CUgraphExec, CUstream)) {
+    VGPU_BEGIN_UNGATED(process, real(graph, stream));
+    struct vgpu_growth growth = {.process = NULL};
+    CUresult result = vgpu_launch_any(process) ? vgpu_launch_begin(&growth, graph, stream) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+    result = launch_gated(process, graph, stream, real);
+    vgpu_launch_end(&growth, result);
+    return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
@@ -266,10 +292,14 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGr
 
 /* ---- changes and the end ---- */
 
+/* What it will need then is looked for first: it can't be put back as it was. */
 #define UPDATE(executable, graph, call)                                                                                \
     do {                                                                                                               \
         VGPU_BEGIN(process, call);                                                                                     \
-        CUresult result = call;                                                                                        \
+        struct needs needs = {.local_bytes = 0};                                                                       \
+        if (graph) add_up(process, graph, &needs, 0);                                                                  \
+        CUresult result = expect(process, executable, needs.local_bytes);                                              \
+        if (result == CUDA_SUCCESS) result = call;                                                                     \
         if (result == CUDA_SUCCESS) remember(process, executable, graph);                                              \
         return result;                                                                                                 \
     } while (0)
@@ -282,6 +312,55 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExe
     UPDATE(hGraphExec, hGraph, real_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo));
 }
 
+/* One node of an executable graph gets other parameters: `local_bytes` is what it needs with them. */
+#define ALTER(executable, local_bytes, call)                                                                           \
+    do {                                                                                                               \
+        CUresult result = expect(process, executable, local_bytes);                                                    \
+        return result == CUDA_SUCCESS ? call : result;                                                                 \
+    } while (0)
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
+    VGPU_BEGIN(process, real_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams));
+    if (!nodeParams) return real_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
+    CUDA_KERNEL_NODE_PARAMS_v1 asked = {.kern = NULL};
+    memcpy(&asked, nodeParams, offsetof(CUDA_KERNEL_NODE_PARAMS_v1, kern));
+    ALTER(hGraphExec, local_bytes_of(process, asked.func, NULL),
+          real_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, &asked));
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS *nodeParams) {
+    VGPU_BEGIN(process, real_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams));
+    if (!nodeParams) return real_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
+    CUDA_KERNEL_NODE_PARAMS asked = *nodeParams;
+    ALTER(hGraphExec, local_bytes_of(process, asked.func, asked.kern),
+          real_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &asked));
+}
+
+static uint64_t local_bytes_within(struct vgpu_process *process, CUgraph graph) {
+    struct needs needs = {.local_bytes = 0};
+    if (graph) add_up(process, graph, &needs, 1);
+    return needs.local_bytes;
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph) {
+    VGPU_BEGIN(process, real_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph));
+    ALTER(hGraphExec, local_bytes_within(process, childGraph),
+          real_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph));
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
+    VGPU_BEGIN(process, real_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams));
+    if (!nodeParams) return real_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
+    CUgraphNodeParams asked = *nodeParams;
+    uint64_t local_bytes = 0;
+    if (asked.type == CU_GRAPH_NODE_TYPE_KERNEL)
+        local_bytes = local_bytes_of(process, asked.kernel.func, asked.kernel.kern);
+    if (asked.type == CU_GRAPH_NODE_TYPE_GRAPH) local_bytes = local_bytes_within(process, asked.graph.graph);
+    ALTER(hGraphExec, local_bytes, real_cuGraphExecNodeSetParams(hGraphExec, hNode, &asked));
+}
+
 /* The entries go first: once the driver has destroyed it, another thread's graph can get the same handle. */
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     VGPU_BEGIN_RELEASE(process, real_cuGraphExecDestroy(hGraphExec));
@@ -289,9 +368,12 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
         if (!vgpu_table_take(&process->tables[VGPU_GRAPHS], key_of(hGraphExec, ordinal), &entries[ordinal]))
             entries[ordinal].key = 0;
+    uint64_t local_bytes = vgpu_launch_local_bytes(process, hGraphExec);
+    vgpu_launch_learn(process, hGraphExec, 0);
     CUresult result = real_cuGraphExecDestroy(hGraphExec);
     for (int ordinal = 0; result != CUDA_SUCCESS && ordinal < process->cuda_devices; ordinal++)
         if (entries[ordinal].key) vgpu_table_put(&process->tables[VGPU_GRAPHS], &entries[ordinal]);
+    if (result != CUDA_SUCCESS) vgpu_launch_learn(process, hGraphExec, local_bytes);
     vgpu_pools_settle(process);
     return result;
 }

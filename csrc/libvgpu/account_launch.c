@@ -1,11 +1,11 @@
 #include "body.h"
 #include "launch.h"
-#include "measure.h"
 
 #define FIRST_ROOM_BYTES 1024 /* for each thread, by the driver's default for CU_LIMIT_STACK_SIZE */
 
-static void learn(struct vgpu_process *process, const void *handle, int local_bytes) {
-    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)handle, .bytes = (uint64_t)local_bytes};
+void vgpu_launch_learn(struct vgpu_process *process, const void *handle, uint64_t local_bytes) {
+    struct vgpu_entry entry = {.key = (uint64_t)(uintptr_t)handle, .bytes = local_bytes};
+    if (!handle) return;
     if (local_bytes > FIRST_ROOM_BYTES)
         vgpu_table_put(&process->tables[VGPU_KERNELS_DEEP], &entry);
     else if (vgpu_launch_any(process)) /* the handle may have been another one's, which was unloaded */
@@ -15,13 +15,13 @@ static void learn(struct vgpu_process *process, const void *handle, int local_by
 void vgpu_launch_learn_function(struct vgpu_process *process, CUfunction function) {
     int bytes = 0;
     if (real_cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) == CUDA_SUCCESS)
-        learn(process, function, bytes);
+        vgpu_launch_learn(process, function, (uint64_t)bytes);
 }
 
 void vgpu_launch_learn_kernel(struct vgpu_process *process, CUkernel kernel, int device) {
     int bytes = 0, ordinal = vgpu_device_ordinal(process, device);
     if (real_cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, ordinal) == CUDA_SUCCESS)
-        learn(process, kernel, bytes);
+        vgpu_launch_learn(process, kernel, (uint64_t)bytes);
 }
 
 uint64_t vgpu_launch_local_bytes(struct vgpu_process *process, const void *handle) {
@@ -64,15 +64,7 @@ static uint64_t growth_bytes(struct vgpu_process *process, const struct vgpu_pla
     return vgpu_whole_blocks((local_bytes - has) * (uint64_t)multiprocessors * (uint64_t)threads);
 }
 
-/* A launch that needs more room than there is: reserved, done, measured. */
-struct growth {
-    struct vgpu_process *process; /* NULL: it needs none */
-    struct vgpu_place place;
-    struct vgpu_measure before;
-    uint64_t local_bytes, reserved_bytes;
-};
-
-static CUresult begin(struct growth *growth, const void *handle, CUstream stream) {
+CUresult vgpu_launch_begin(struct vgpu_growth *growth, const void *handle, CUstream stream) {
     struct vgpu_process *process = vgpu_enter();
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     growth->process = NULL;
@@ -96,8 +88,9 @@ static CUresult begin(struct growth *growth, const void *handle, CUstream stream
 }
 
 /* The room is there, whether it fits or not: more was taken than could be foreseen. */
-static void end(const struct growth *growth, CUresult result) {
+void vgpu_launch_end(const struct vgpu_growth *growth, CUresult result) {
     struct vgpu_process *process = growth->process;
+    if (!process) return;
     int device = growth->place.device;
     int64_t otherwise = result == CUDA_SUCCESS ? (int64_t)growth->reserved_bytes : 0;
     int64_t change = vgpu_measure_change(process, &growth->before, (uint64_t)otherwise);
@@ -147,11 +140,11 @@ static inline struct vgpu_process *count_launch(void) {
     CUresult symbol parameters {                                                                                       \
         const struct vgpu_process *process = count_launch();                                                           \
         if (__builtin_expect(!process, 0) || !vgpu_launch_any(process)) return real_##symbol arguments;                \
-        struct growth growth;                                                                                          \
-        CUresult result = begin(&growth, function, stream);                                                            \
+        struct vgpu_growth growth;                                                                                     \
+        CUresult result = vgpu_launch_begin(&growth, function, stream);                                                \
         if (result != CUDA_SUCCESS) return result;                                                                     \
         result = real_##symbol arguments;                                                                              \
-        if (growth.process) end(&growth, result);                                                                      \
+        vgpu_launch_end(&growth, result);                                                                              \
         return result;                                                                                                 \
     }
 
@@ -187,11 +180,11 @@ LAUNCH(cuLaunchCooperativeKernelMultiDevice,
             return real_##symbol(config, f, kernelParams, extra);                                                      \
         CUlaunchConfig asked = *config;                                                                                \
         CUstream hStream = asked.hStream;                                                                              \
-        struct growth growth;                                                                                          \
-        CUresult result = begin(&growth, f, stream_of);                                                                \
+        struct vgpu_growth growth;                                                                                     \
+        CUresult result = vgpu_launch_begin(&growth, f, stream_of);                                                    \
         if (result != CUDA_SUCCESS) return result;                                                                     \
         result = real_##symbol(&asked, f, kernelParams, extra);                                                        \
-        if (growth.process) end(&growth, result);                                                                      \
+        vgpu_launch_end(&growth, result);                                                                              \
         return result;                                                                                                 \
     }
 

@@ -14,6 +14,8 @@
 #include "nvml_api.h"
 #include "real.h"
 
+typedef CUDA_KERNEL_NODE_PARAMS CUDA_KERNEL_NODE_PARAMS_v1; /* which ends before `kern` */
+
 /* The only names that leave the library (exports.ld.in lists the same ones). Protected: our own references to them
  * bind to ourselves, so that their addresses cost no relocation. */
 #define VGPU_EXPORT __attribute__((visibility("protected")))

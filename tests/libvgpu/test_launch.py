@@ -96,6 +96,40 @@ def test_local_memory_goes_with_the_context(ground: Ground) -> None:
     assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
 
 
+def test_graph_that_launches_another_kernel_takes_no_more_than_fits(ground: Ground) -> None:
+    """A kernel of an executable graph may be changed, or all of them."""
+    worker = ground.worker("700m")
+    deep = by_name(worker.ask)
+    plain = worker.named("cuModuleGetFunction", worker.module_load(PLAIN)[1], "work")[1]
+    graph, deep_graph = worker.captured_launch(plain)[1], worker.captured_launch(deep)[1]
+    executable = worker.out("cuGraphInstantiateWithFlags", graph, 0)[1]
+    assert worker.call("cuGraphLaunch", executable, 0) == 0
+    assert worker.set_kernel(executable, graph, deep) == OOM
+    assert worker.call("cuGraphExecUpdate_v2", executable, deep_graph, 0) == OOM
+    assert worker.call("cuGraphLaunch", executable, 0) == 0
+    assert ground.ledger()["used"] == ground.held() < 200 * MIB
+
+
+def test_room_for_a_graph_is_charged_again_after_it_was_given_back(ground: Ground) -> None:
+    worker = ground.worker("1000m")
+    graph = worker.captured_launch(by_name(worker.ask))[1]
+    executable = worker.out("cuGraphInstantiateWithFlags", graph, 0)[1]
+    assert worker.call("cuGraphLaunch", executable, 0) == 0
+    assert worker.call("cuCtxSetLimit", 0, 1024) == 0
+    assert ground.ledger()["used"] == ground.held() < 200 * MIB
+    assert worker.alloc(600 * MIB)[0] == 0
+    assert worker.call("cuGraphLaunch", executable, 0) == OOM
+    assert ground.ledger()["used"] == ground.held() <= 1000 * MIB
+
+
+def test_graph_is_charged_where_it_is_launched(ground: Ground) -> None:
+    worker = ground.worker("1000m")
+    executable = worker.out("cuGraphInstantiateWithFlags", worker.captured_launch(by_name(worker.ask))[1], 0)[1]
+    assert worker.out("cuCtxCreate_v2", 0, 0)[0] == 0
+    assert worker.call("cuGraphLaunch", executable, 0) == OOM
+    assert ground.held() <= ground.ledger()["used"] <= 1000 * MIB
+
+
 def test_stack_limit_that_does_not_fit_gives_back_what_it_takes_back(ground: Ground) -> None:
     """It is set to what it was before, and with that the driver takes back the room that a launch has made."""
     worker = ground.worker("1000m")
