@@ -18,10 +18,14 @@ void vgpu_launch_learn_function(struct vgpu_process *process, CUfunction functio
         vgpu_launch_learn(process, function, (uint64_t)bytes);
 }
 
-void vgpu_launch_learn_kernel(struct vgpu_process *process, CUkernel kernel, int device) {
-    int bytes = 0, ordinal = vgpu_device_ordinal(process, device);
-    if (real_cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, ordinal) == CUDA_SUCCESS)
-        vgpu_launch_learn(process, kernel, (uint64_t)bytes);
+/* It belongs to no context and may be launched on any device. */
+void vgpu_launch_learn_kernel(struct vgpu_process *process, CUkernel kernel) {
+    int most = 0, bytes;
+    for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
+        if (real_cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, ordinal) == CUDA_SUCCESS &&
+            bytes > most)
+            most = bytes;
+    vgpu_launch_learn(process, kernel, (uint64_t)most);
 }
 
 uint64_t vgpu_launch_local_bytes(struct vgpu_process *process, const void *handle) {

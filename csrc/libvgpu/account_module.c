@@ -114,12 +114,23 @@ void vgpu_modules_settle(struct vgpu_process *process, const struct vgpu_modules
     }
 }
 
-/* Wherever it was loaded: the current context needn't be one of those. */
+static bool is_any(const struct vgpu_entry *entry, void *data) {
+    (void)entry, (void)data;
+    return true;
+}
+
+static void forget(const struct vgpu_entry *entry, void *data) {
+    (void)entry, (void)data;
+}
+
+/* Wherever it was loaded: the current context needn't be one of those. The handle of a kernel that goes with it may be
+ * given out for another one, of which nothing is known then. */
 #define UNLOAD(call)                                                                                                   \
     do {                                                                                                               \
         VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
         struct vgpu_modules modules;                                                                                   \
         vgpu_private_lock(&process->birth_lock);                                                                       \
+        vgpu_table_take_each(&process->tables[VGPU_KERNELS], is_any, forget, NULL);                                    \
         vgpu_modules_watch(process, &modules);                                                                         \
         CUresult result = call;                                                                                        \
         vgpu_modules_settle(process, &modules);                                                                        \
@@ -136,21 +147,23 @@ CUresult cuLibraryUnload(CUlibrary library) {
 }
 
 /* A kernel of a library may be launched as it is, and the launch would load its code: no call to measure around. So it
- * is loaded here. */
+ * is loaded here, if it can be. */
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name) {
     VGPU_BEGIN_UNGATED(process, real_cuLibraryGetKernel(pKernel, library, name));
     struct vgpu_place place;
     struct vgpu_measure before;
     CUfunction function;
     CUkernel kernel = NULL;
-    if (!pKernel || !vgpu_place_current(process, &place)) return real_cuLibraryGetKernel(pKernel, library, name);
+    if (!pKernel) return real_cuLibraryGetKernel(pKernel, library, name);
     CUresult result = real_cuLibraryGetKernel(&kernel, library, name);
     if (result != CUDA_SUCCESS) return result;
-    vgpu_private_lock(&process->birth_lock);
-    vgpu_measure_start(process, place.device, &before);
-    if (real_cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS) settle(process, &before, CUDA_SUCCESS, COMES);
-    vgpu_launch_learn_kernel(process, kernel, place.device);
-    vgpu_private_unlock(&process->birth_lock);
+    if (vgpu_place_current(process, &place)) {
+        vgpu_private_lock(&process->birth_lock);
+        vgpu_measure_start(process, place.device, &before);
+        if (real_cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS) settle(process, &before, CUDA_SUCCESS, COMES);
+        vgpu_private_unlock(&process->birth_lock);
+    }
+    vgpu_launch_learn_kernel(process, kernel);
     *pKernel = kernel;
     return result;
 }
@@ -167,8 +180,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library
     FOLLOW(real_cuLibraryGetManaged(dptr, bytes, library, name), (void)0);
 }
 
-/* The CUDA runtime asks at every launch of some libraries' kernels; code comes the first time. A handle that is given
- * out again after an unload is taken for the old one: what its code takes is found by vgpu_measure_reconcile(). */
+/* The CUDA runtime asks at every launch of some libraries' kernels; code comes the first time. */
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
     VGPU_BEGIN_UNGATED(process, real_cuKernelGetFunction(pFunc, kernel));
     struct vgpu_place place;
@@ -208,10 +220,8 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 #define ENUMERATE(handle, list, count, owner, count_of, enumerate, learn)                                              \
     do {                                                                                                               \
         VGPU_BEGIN_UNGATED(process, enumerate(list, count, owner));                                                    \
-        struct vgpu_place place;                                                                                       \
         unsigned int there = 0;                                                                                        \
-        if (!(list) || !(count) || !vgpu_place_current(process, &place) || count_of(&there, owner) != CUDA_SUCCESS)    \
-            return enumerate(list, count, owner);                                                                      \
+        if (!(list) || !(count) || count_of(&there, owner) != CUDA_SUCCESS) return enumerate(list, count, owner);      \
         if (there > (count)) there = (count);                                                                          \
         handle *copy = calloc(there ? there : 1, sizeof *copy);                                                        \
         if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;                                                                    \
@@ -231,7 +241,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunct
 
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib) {
     ENUMERATE(CUkernel, kernels, numKernels, lib, real_cuLibraryGetKernelCount, real_cuLibraryEnumerateKernels,
-              vgpu_launch_learn_kernel(process, copy[i], place.device));
+              vgpu_launch_learn_kernel(process, copy[i]));
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name) {

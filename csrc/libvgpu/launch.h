@@ -10,7 +10,7 @@
 
 /* A function or kernel was handed to the program: notes how much local memory it needs. */
 void vgpu_launch_learn_function(struct vgpu_process *process, CUfunction function);
-void vgpu_launch_learn_kernel(struct vgpu_process *process, CUkernel kernel, int device);
+void vgpu_launch_learn_kernel(struct vgpu_process *process, CUkernel kernel);
 
 /* Is any known that needs more than each context has from the beginning? */
 static inline bool vgpu_launch_any(const struct vgpu_process *process) {

@@ -130,6 +130,34 @@ def test_graph_is_charged_where_it_is_launched(ground: Ground) -> None:
     assert ground.held() <= ground.ledger()["used"] <= 1000 * MIB
 
 
+def test_kernels_handed_out_without_a_context_are_known_too(ground: Ground) -> None:
+    """Libraries belong to no context, and their kernels can be launched as they are."""
+    for way in (of_library, kernel):
+        worker = ground.worker("700m")
+        context = worker.out("cuCtxGetCurrent")[1]
+        assert worker.call("cuCtxSetCurrent", 0) == 0
+        function = way(worker.ask)
+        assert worker.call("cuCtxSetCurrent", context) == 0
+        assert worker.launch(function) == OOM
+        worker.kill()
+
+
+def test_kernel_that_gets_the_handle_of_an_unloaded_one_is_another(ground: Ground) -> None:
+    worker = ground.worker("700m")
+    for _ in range(20):
+        library = worker.library_load(PLAIN)[1]
+        one = worker.named("cuLibraryGetKernel", library, "work")[1]
+        assert worker.launch(worker.out("cuKernelGetFunction", one)[1]) == 0
+        assert worker.call("cuLibraryUnload", library) == 0
+        library = worker.library_load(KERNEL)[1]
+        other = worker.named("cuLibraryGetKernel", library, "work")[1]
+        assert worker.launch(worker.out("cuKernelGetFunction", other)[1]) == OOM
+        assert worker.call("cuLibraryUnload", library) == 0
+        if one == other:
+            break
+    assert ground.ledger()["used"] == ground.held() < 200 * MIB
+
+
 def test_stack_limit_that_does_not_fit_gives_back_what_it_takes_back(ground: Ground) -> None:
     """It is set to what it was before, and with that the driver takes back the room that a launch has made."""
     worker = ground.worker("1000m")
