@@ -91,19 +91,19 @@ CUresult vgpu_launch_begin(struct vgpu_growth *growth, const void *handle, CUstr
     return CUDA_SUCCESS;
 }
 
-/* The room is there, whether it fits or not: more was taken than could be foreseen. */
+/* The room is there, whether it fits or not. What came beyond it is code that the launch has loaded. */
 void vgpu_launch_end(const struct vgpu_growth *growth, CUresult result) {
     struct vgpu_process *process = growth->process;
     if (!process) return;
     int device = growth->place.device;
     int64_t otherwise = result == CUDA_SUCCESS ? (int64_t)growth->reserved_bytes : 0;
     int64_t change = vgpu_measure_change(process, &growth->before, (uint64_t)otherwise);
-    uint64_t grown = change > 0 ? (uint64_t)change : 0;
-    if (grown > growth->reserved_bytes)
-        vgpu_charge_anyway(process, device, VGPU_KIND_CONTEXT, grown - growth->reserved_bytes);
-    else
-        vgpu_uncharge(process, device, VGPU_KIND_CONTEXT, growth->reserved_bytes - grown);
-    vgpu_context_grew(process, growth->place.context, grown);
+    uint64_t grown = change > 0 ? (uint64_t)change : 0, room = growth->reserved_bytes;
+    if (grown < room) room = grown;
+    vgpu_uncharge(process, device, VGPU_KIND_CONTEXT, growth->reserved_bytes - room);
+    vgpu_charge_anyway(process, device, VGPU_KIND_MODULE, grown - room);
+    process->module_bytes[device] += grown - room;
+    vgpu_context_grew(process, growth->place.context, room);
     if (result == CUDA_SUCCESS) note_room(process, &growth->place, growth->local_bytes);
     vgpu_private_unlock(&process->birth_lock);
 }

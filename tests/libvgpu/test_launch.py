@@ -169,6 +169,15 @@ def test_stack_limit_that_does_not_fit_gives_back_what_it_takes_back(ground: Gro
     assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH + 2 * MIB
 
 
+def test_code_that_came_with_a_launch_goes_with_its_library(ground: Ground) -> None:
+    worker = ground.worker("2200m")
+    library = worker.library_load(KERNEL)[1]
+    function = worker.all_of("cuLibraryGetKernelCount", "cuLibraryEnumerateKernels", library)[1]
+    assert worker.launch(function) == 0
+    assert worker.call("cuLibraryUnload", library) == 0
+    assert ground.ledger()["used"] == ground.held() == CONTEXT + GROWTH
+
+
 def test_stack_limit_and_local_memory_are_one_room(ground: Ground) -> None:
     worker = ground.worker("2200m")
     assert worker.call("cuCtxSetLimit", 0, LOCAL) == 0
