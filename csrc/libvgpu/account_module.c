@@ -279,13 +279,14 @@ static void settle_stream(struct vgpu_process *process, const struct vgpu_measur
     vgpu_private_unlock(&process->birth_lock);
 }
 
-#define STREAM(out, create, ...)                                                                                       \
+/* `find` tells where: &place is filled in, or the driver's own answer is wanted. */
+#define STREAM(out, find, create, ...)                                                                                 \
     do {                                                                                                               \
         VGPU_BEGIN_UNGATED(process, create(out, __VA_ARGS__));                                                         \
         struct vgpu_place place;                                                                                       \
         struct vgpu_measure before;                                                                                    \
         CUstream made = NULL;                                                                                          \
-        if (!(out) || !vgpu_place_current(process, &place)) return create(out, __VA_ARGS__);                           \
+        if (!(out) || !(find)) return create(out, __VA_ARGS__);                                                        \
         CUresult result = reserve_stream(process, place.device, &before);                                              \
         if (result != CUDA_SUCCESS) return result;                                                                     \
         result = create(&made, __VA_ARGS__);                                                                           \
@@ -295,13 +296,19 @@ static void settle_stream(struct vgpu_process *process, const struct vgpu_measur
     } while (0)
 
 CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags) {
-    STREAM(phStream, real_cuStreamCreate, Flags);
+    STREAM(phStream, vgpu_place_current(process, &place), real_cuStreamCreate, Flags);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
-    STREAM(phStream, real_cuStreamCreateWithPriority, flags, priority);
+    STREAM(phStream, vgpu_place_current(process, &place), real_cuStreamCreateWithPriority, flags, priority);
+}
+
+/* Whichever context is current. */
+static bool place_of_green(struct vgpu_process *process, CUgreenCtx green, struct vgpu_place *place) {
+    CUcontext handle = NULL;
+    return real_cuCtxFromGreenCtx(&handle, green) == CUDA_SUCCESS && handle && vgpu_place_from(process, handle, place);
 }
 
 CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority) {
-    STREAM(phStream, real_cuGreenCtxStreamCreate, greenCtx, flags, priority);
+    STREAM(phStream, place_of_green(process, greenCtx, &place), real_cuGreenCtxStreamCreate, greenCtx, flags, priority);
 }

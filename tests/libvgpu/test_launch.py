@@ -217,6 +217,19 @@ def test_streams_beyond_the_quota_are_refused(ground: Ground) -> None:
     assert ground.ledger()["used"] == ground.held() <= 122 * MIB
 
 
+def test_streams_of_a_green_context_are_charged_to_its_device(make_ground: Callable[..., Ground]) -> None:
+    ground = make_ground("T4", "T4")
+    worker = ground.worker("300m")
+    green = worker.green(1)[1]
+    for _ in range(20):
+        assert worker.out("cuGreenCtxStreamCreate", green, 1, 0)[0] == 0
+    assert ground.ledger(device=1)["used"] == ground.held(card=1) > CONTEXT
+    assert worker.call("cuCtxSetCurrent", 0) == 0
+    for _ in range(20):
+        assert worker.out("cuGreenCtxStreamCreate", green, 1, 0)[0] == 0
+    assert ground.ledger(device=1)["used"] == ground.held(card=1)
+
+
 def place_in_driver(name: str) -> int:
     with (BUILD / "simgpu" / "libcuda.so.1").open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".dynsym")
