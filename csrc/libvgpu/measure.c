@@ -255,12 +255,13 @@ uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device) {
 }
 
 /* Another copy of this library in this process, in a namespace of dlmopen(), has a slot of its own; NVML's figure is of
- * both. */
+ * both. A slot of this number may also be left over: from what this process was before exec, or from a dead one. */
 static bool is_alone(const struct vgpu_member *member) {
     const struct vgpu_region_slot *slots = member->region->slots, *own = &slots[member->slot];
     for (uint32_t i = 0; i < VGPU_MAX_SLOTS; i++)
         if (i != member->slot && __atomic_load_n(&slots[i].state, __ATOMIC_RELAXED) && slots[i].pid == own->pid &&
-            slots[i].pid_namespace == own->pid_namespace)
+            slots[i].pid_namespace == own->pid_namespace &&
+            !vgpu_slot_owner_is_dead(member, vgpu_slot_token(i, slots[i].generation)))
             return false;
     return true;
 }

@@ -87,4 +87,9 @@ bool vgpu_path_is_mount(const char *path);
 int vgpu_slot_claim(struct vgpu_member *member, int fd, const char **why);
 bool vgpu_slot_owner_is_dead(const struct vgpu_member *member, uint64_t token);
 
+/* The token of who holds a slot. */
+static inline uint64_t vgpu_slot_token(uint32_t slot, uint32_t generation) {
+    return (uint64_t)generation << 32 | (slot + 1);
+}
+
 #endif

@@ -212,7 +212,7 @@ static bool take_slot_lock(struct vgpu_member *member, int fd, uint32_t index) {
     uint32_t generation = slot->generation + 1;
     __atomic_store_n(&slot->generation, generation, __ATOMIC_RELEASE);
     member->slot = index;
-    member->token = (uint64_t)generation << 32 | (index + 1);
+    member->token = vgpu_slot_token(index, generation);
     return true;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tests.conftest import BUILD
 
-from .conftest import MIB, OOM, Ground
+from .conftest import MIB, OOM, WORKER, Ground
 
 CONTEXT = 102 * MIB
 HEAD = ".version 7.0\n.target sm_50\n.address_size 64\n"
@@ -260,6 +261,16 @@ def test_memory_that_no_hook_saw_is_charged_within_seconds(ground: Ground) -> No
     assert worker.call("cuMemFree_v2", address) == 0
     assert settled(ground, worker.info)
     assert worker.alloc(400 * MIB)[0] == 0
+
+
+def test_what_no_hook_saw_is_charged_after_exec_too(ground: Ground) -> None:
+    """The slot of the program that this process was before is nobody's."""
+    worker = ground.worker("1000m", device=None)
+    worker.nvml()
+    worker.send("become", sys.executable, "-S", str(WORKER))
+    assert worker.start() == [0, 0, 0]
+    assert worker.past(place_in_driver("cuMemAlloc_v2"), 600 * MIB)[0] == 0
+    assert settled(ground, worker.info)
 
 
 def test_stack_limit_gives_back_what_was_charged_as_the_drivers_own_doing(ground: Ground) -> None:
