@@ -364,10 +364,9 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUg
 /* The entries go first: once the driver has destroyed it, another thread's graph can get the same handle. */
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     VGPU_BEGIN_RELEASE(process, real_cuGraphExecDestroy(hGraphExec));
-    struct vgpu_entry entries[VGPU_MAX_DEVICES];
+    struct vgpu_entry entries[VGPU_MAX_DEVICES] = {{.key = 0}}; /* 0: there is none */
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++)
-        if (!vgpu_table_take(&process->tables[VGPU_GRAPHS], key_of(hGraphExec, ordinal), &entries[ordinal]))
-            entries[ordinal].key = 0;
+        vgpu_table_take(&process->tables[VGPU_GRAPHS], key_of(hGraphExec, ordinal), &entries[ordinal]);
     uint64_t local_bytes = vgpu_launch_local_bytes(process, hGraphExec);
     vgpu_launch_learn(process, hGraphExec, 0);
     CUresult result = real_cuGraphExecDestroy(hGraphExec);
