@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,7 +268,8 @@ def test_what_no_hook_saw_is_charged_after_exec_too(ground: Ground) -> None:
     """The slot of the program that this process was before is nobody's."""
     worker = ground.worker("1000m", device=None)
     worker.nvml()
-    worker.send("become", sys.executable, "-S", str(WORKER))
+    again = ["/bin/sh", "-c", 'echo 1; exec "$0" -S "$1"', sys.executable, str(WORKER)]
+    assert worker.become(*again) == 1
     assert worker.start() == [0, 0, 0]
     assert worker.past(place_in_driver("cuMemAlloc_v2"), 600 * MIB)[0] == 0
     assert settled(ground, worker.info)
