@@ -268,8 +268,8 @@ static CUresult reserve_stream(struct vgpu_process *process, int device, struct 
     return result;
 }
 
-static void settle_stream(struct vgpu_process *process, const struct vgpu_measure *before) {
-    int64_t change = vgpu_measure_change(process, before, VGPU_BLOCK_BYTES);
+static void settle_stream(struct vgpu_process *process, const struct vgpu_measure *before, CUresult result) {
+    int64_t change = vgpu_measure_change(process, before, result == CUDA_SUCCESS ? VGPU_BLOCK_BYTES : 0);
     uint64_t grown = change > 0 ? (uint64_t)change : 0;
     if (grown > VGPU_BLOCK_BYTES)
         vgpu_charge_anyway(process, before->device, VGPU_KIND_MODULE, grown - VGPU_BLOCK_BYTES);
@@ -290,7 +290,7 @@ static void settle_stream(struct vgpu_process *process, const struct vgpu_measur
         CUresult result = reserve_stream(process, place.device, &before);                                              \
         if (result != CUDA_SUCCESS) return result;                                                                     \
         result = create(&made, __VA_ARGS__);                                                                           \
-        settle_stream(process, &before);                                                                               \
+        settle_stream(process, &before, result);                                                                       \
         if (result == CUDA_SUCCESS) *(out) = made;                                                                     \
         return result;                                                                                                 \
     } while (0)

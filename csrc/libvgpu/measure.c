@@ -176,24 +176,41 @@ static bool challenge(struct vgpu_process *process, int device, CUcontext contex
     return process->host_pid != 0;
 }
 
+/* By NVML, or where there is none by the driver, which tells only of the device that is current. */
+static bool free_memory(const struct vgpu_process *process, int device, nvmlDevice_t handle, uint64_t *bytes) {
+    nvmlMemory_t memory;
+    CUdevice ordinal = -1;
+    size_t free = 0, total;
+    int integrated = 0;
+    if (handle) {
+        if (real_nvmlDeviceGetMemoryInfo(handle, &memory) != NVML_SUCCESS) return false;
+        *bytes = memory.free;
+        return true;
+    }
+    if (real_cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal != vgpu_device_ordinal(process, device) ||
+        real_cuDeviceGetAttribute(&integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED, ordinal) != CUDA_SUCCESS ||
+        integrated || /* its memory is the machine's, where much comes and goes */
+        real_cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS)
+        return false;
+    *bytes = free;
+    return true;
+}
+
 /* While no request is in flight, the ledger says of each what the card does. What pools gave back by themselves is
  * entered first; where another thread that waits for the card let them do so just then, the card is asked again. */
 static void take_stock(struct vgpu_process *process, int device, struct vgpu_measure *measure,
                        const struct vgpu_measure *before) {
     int kept_errno = errno;
     *measure = (struct vgpu_measure){.device = device, .first_context = process->context_count == 0};
-    nvmlDevice_t handle;
-    nvmlMemory_t memory;
+    nvmlDevice_t handle = NULL;
     vgpu_gate_close(&process->gate);
-    bool known = find_device(process, device, &handle);
+    if (!find_device(process, device, &handle)) handle = NULL;
     vgpu_pools_settle(process);
     for (int attempt = 0; attempt < MOST_LOOKS; attempt++) {
         measure->charged_bytes = charged_bytes(process, device);
-        if (!known) break;
         measure->fresh = 0;
-        look_for_own(process, handle, measure, before);
-        measure->has_free = real_nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS;
-        measure->free_bytes = measure->has_free ? memory.free : 0;
+        if (handle) look_for_own(process, handle, measure, before);
+        measure->has_free = free_memory(process, device, handle, &measure->free_bytes);
         vgpu_pools_settle(process);
         if (measure->charged_bytes == charged_bytes(process, device)) break;
     }

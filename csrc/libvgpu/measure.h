@@ -13,7 +13,7 @@ struct vgpu_measure {
     bool first_context; /* this process has had none yet */
     bool has_own;       /* NVML lists who is on the card and what this process holds is known from it */
     bool listed;        /* it is on the list: else it holds nothing, or the driver shows a container nobody */
-    bool has_free;      /* NVML tells the card's free memory */
+    bool has_free;      /* the card's free memory is known */
     int device;
     uint64_t own_bytes;
     uint64_t free_bytes;

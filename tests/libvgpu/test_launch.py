@@ -219,6 +219,20 @@ def test_streams_beyond_the_quota_are_refused(ground: Ground) -> None:
     assert ground.ledger()["used"] == ground.held() <= 122 * MIB
 
 
+def test_streams_cost_no_more_where_there_is_no_nvml(ground: Ground, tmp_path: Path) -> None:
+    """What the driver keeps of a destroyed stream for the next isn't charged again with that."""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    (driver / "libcuda.so.1").symlink_to(BUILD / "simgpu" / "libcuda.so.1")
+    worker = ground.worker("400m", env={"LD_LIBRARY_PATH": str(driver)})
+    used = ground.ledger()["used"]
+    for _ in range(150):
+        result, stream = worker.out("cuStreamCreate", 1)
+        assert result == 0
+        assert worker.call("cuStreamDestroy_v2", stream) == 0
+    assert ground.ledger()["used"] == used
+
+
 def test_streams_of_a_green_context_are_charged_to_its_device(make_ground: Callable[..., Ground]) -> None:
     ground = make_ground("T4", "T4")
     worker = ground.worker("300m")
