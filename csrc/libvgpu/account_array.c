@@ -207,6 +207,7 @@ static CUresult create_array(struct vgpu_process *process, const struct creation
     if (!vgpu_place_current(process, &place) || (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
         return creation->create(creation, handle);
     struct extent extent = extent_of(process, array, creation->levels, place.device);
+    if (extent.bytes == UINT64_MAX) return creation->create(creation, handle); /* no driver has room for that */
     if (extent.bytes) {
         VGPU_GATED(process);
         result = create_known(process, creation, &place, extent, &made);

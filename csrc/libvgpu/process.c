@@ -192,7 +192,8 @@ static void follow_quota(struct vgpu_process *process) {
         vgpu_message(VGPU_WARNING, "the quota changed to something unusable (%s): the last one holds", why);
 }
 
-void vgpu_process_tick(struct vgpu_process *process) {
+/* A host callback may call NVML, but not CUDA. */
+void vgpu_process_tick(struct vgpu_process *process, bool with_cuda) {
     int kept_errno = errno;
     uint64_t now_ns = vgpu_clock_coarse_ns(), due_ns = __atomic_load_n(&process->tick_ns, __ATOMIC_RELAXED);
     if (process->state == VGPU_REFUSED || !process->member || now_ns < due_ns ||
@@ -205,6 +206,6 @@ void vgpu_process_tick(struct vgpu_process *process) {
     for (int device = 0; device < VGPU_MAX_DEVICES; device++)
         vgpu_used(process, device); /* takes back what the dead hold, for those who only look */
     vgpu_private_unlock(&process->attach_lock);
-    if (process->state == VGPU_READY) vgpu_measure_reconcile(process);
+    if (with_cuda && process->state == VGPU_READY) vgpu_measure_reconcile(process);
     errno = kept_errno;
 }

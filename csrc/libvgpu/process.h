@@ -142,7 +142,7 @@ extern struct vgpu_process *vgpu_process_page;
 
 /* The slow halves of the two below. */
 struct vgpu_process *vgpu_process_attach(bool with_cuda);
-void vgpu_process_tick(struct vgpu_process *process);
+void vgpu_process_tick(struct vgpu_process *process, bool with_cuda);
 
 /* Attaches if need be. Never NULL: look at the state. `with_cuda` false: NVML alone is enough. */
 static inline struct vgpu_process *vgpu_enter_as(bool with_cuda) {
@@ -152,7 +152,7 @@ static inline struct vgpu_process *vgpu_enter_as(bool with_cuda) {
     if (__builtin_expect(state != VGPU_READY && (with_cuda || state != VGPU_JOINED), 0))
         return vgpu_process_attach(with_cuda);
     if (__builtin_expect(vgpu_clock_coarse_ns() >= __atomic_load_n(&process->tick_ns, __ATOMIC_RELAXED), 0))
-        vgpu_process_tick(process);
+        vgpu_process_tick(process, with_cuda);
     return process;
 }
 
