@@ -190,6 +190,9 @@ void sim_reap(struct sim_view *view) {
     close(fd);
 }
 
+/* The host's number of a process isn't known yet: one that the kernel gives to none, so that no two have the same. */
+#define FIRST_UNKNOWN_PID ((1 << 22) + 1)
+
 unsigned sim_processes(struct sim_view *view, unsigned card, struct sim_process *out, unsigned max) {
     struct sim_state *state = view->state;
     unsigned count = 0;
@@ -200,7 +203,7 @@ unsigned sim_processes(struct sim_view *view, unsigned card, struct sim_process 
         const struct sim_slot *slot = &state->slot[i];
         const struct sim_holding *holding = &slot->holding[card];
         if (slot->state != SIM_PROGRAM) continue;
-        struct sim_process process = {.pid = slot->host_pid ? slot->host_pid : slot->pid,
+        struct sim_process process = {.pid = slot->host_pid ? slot->host_pid : FIRST_UNKNOWN_PID + (int32_t)i,
                                       .ns_pid = slot->pid,
                                       .slot = i,
                                       .contexts = holding->contexts,

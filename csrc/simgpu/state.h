@@ -205,7 +205,7 @@ int sim_object_use(struct sim_view *view, int64_t object);
 void sim_object_drop(struct sim_view *view, int64_t object);
 /* What a process really holds of one card. */
 struct sim_process {
-    int32_t pid;    /* as the host sees it where that is known, else as the process itself does */
+    int32_t pid;    /* as the host sees it where that is known, else one that no process has */
     int32_t ns_pid; /* as the process itself does */
     uint32_t slot;
     uint32_t contexts;
