@@ -97,14 +97,12 @@ static uint64_t key_of(CUgraphExec graph, int ordinal) {
     return (uint64_t)(uintptr_t)graph + (uint64_t)ordinal;
 }
 
-static CUresult remember(struct vgpu_process *process, CUgraphExec executable, CUgraph graph) {
-    struct needs needs = {.local_bytes = 0};
+static CUresult remember(struct vgpu_process *process, CUgraphExec executable, const struct needs *needs) {
     struct vgpu_entry old;
-    add_up(process, graph, &needs, 0);
     vgpu_launch_learn(process, executable, 0); /* what was known of another one with this handle, or in it before */
-    CUresult result = expect(process, executable, needs.local_bytes);
+    CUresult result = expect(process, executable, needs->local_bytes);
     for (int ordinal = 0; ordinal < process->cuda_devices; ordinal++) {
-        struct vgpu_entry entry = {.key = key_of(executable, ordinal), .bytes = needs.bytes[ordinal]};
+        struct vgpu_entry entry = {.key = key_of(executable, ordinal), .bytes = needs->bytes[ordinal]};
         if (entry.bytes && result == CUDA_SUCCESS)
             vgpu_table_put(&process->tables[VGPU_GRAPHS], &entry);
         else
@@ -120,7 +118,9 @@ static CUresult remember(struct vgpu_process *process, CUgraphExec executable, C
         if (!(out)) return instantiate(out, graph, __VA_ARGS__);                                                       \
         CUresult result = instantiate(&executable, graph, __VA_ARGS__);                                                \
         if (result != CUDA_SUCCESS) return result;                                                                     \
-        result = remember(process, executable, graph);                                                                 \
+        struct needs needs = {.local_bytes = 0};                                                                       \
+        add_up(process, graph, &needs, 0);                                                                             \
+        result = remember(process, executable, &needs);                                                                \
         if (result == CUDA_SUCCESS)                                                                                    \
             *(out) = executable;                                                                                       \
         else                                                                                                           \
@@ -248,7 +248,8 @@ static CUresult instantiate_graph(struct vgpu_process *process, struct instantia
     if (uploads && what->graph) add_up(process, what->graph, &needs, 0);
     CUresult result = uploads ? run(process, needs.bytes, instantiate, what) : instantiate(what);
     if (result != CUDA_SUCCESS) return result;
-    result = remember(process, what->executable, what->graph);
+    if (!uploads) add_up(process, what->graph, &needs, 0);
+    result = remember(process, what->executable, &needs);
     if (result != CUDA_SUCCESS) real_cuGraphExecDestroy(what->executable);
     return result;
 }
@@ -300,7 +301,7 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGr
         if (graph) add_up(process, graph, &needs, 0);                                                                  \
         CUresult result = expect(process, executable, needs.local_bytes);                                              \
         if (result == CUDA_SUCCESS) result = call;                                                                     \
-        if (result == CUDA_SUCCESS) remember(process, executable, graph);                                              \
+        if (result == CUDA_SUCCESS) remember(process, executable, &needs);                                             \
         return result;                                                                                                 \
     } while (0)
 
