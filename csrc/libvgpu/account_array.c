@@ -64,10 +64,15 @@ static uint64_t block_gobs(uint64_t wanted, uint64_t most) {
     return gobs;
 }
 
+/* Layers and faces lie apart, slices of a solid in blocks. */
+static bool has_layers(const CUDA_ARRAY3D_DESCRIPTOR *array) {
+    return (array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+}
+
 /* 0 for a format that isn't known. */
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level) {
     uint64_t texels, element = element_bytes(array->Format, array->NumChannels, &texels);
-    bool layers = (array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+    bool layers = has_layers(array);
     uint64_t width = array->Width >> level, height = array->Height >> level;
     uint64_t slices = layers ? array->Depth : array->Depth >> level;
     width = ((width ? width : 1) + texels - 1) / texels;
@@ -81,8 +86,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level
 
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels) {
     uint64_t longest = array->Width > array->Height ? array->Width : array->Height, sum = 0;
-    bool layers = (array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
-    if (!layers && array->Depth > longest) longest = array->Depth;
+    if (!has_layers(array) && array->Depth > longest) longest = array->Depth;
     for (unsigned level = 0; level < levels && level < MOST_LEVELS && (longest >> level || level == 0); level++) {
         uint64_t bytes = level_bytes(array, level);
         sum = bytes > UINT64_MAX - sum ? UINT64_MAX : sum + bytes;

@@ -39,10 +39,14 @@ static uint64_t *room_of(struct vgpu_process *process, const struct vgpu_place *
     return place->context ? &process->contexts[place->context - 1].local_bytes : NULL;
 }
 
-static bool has_room(struct vgpu_process *process, const struct vgpu_place *place, uint64_t local_bytes) {
+static uint64_t room_bytes(struct vgpu_process *process, const struct vgpu_place *place) {
     const uint64_t *room = room_of(process, place);
     uint64_t has = room ? __atomic_load_n(room, __ATOMIC_RELAXED) : 0;
-    return local_bytes <= (has > FIRST_ROOM_BYTES ? has : FIRST_ROOM_BYTES);
+    return has > FIRST_ROOM_BYTES ? has : FIRST_ROOM_BYTES;
+}
+
+static bool has_room(struct vgpu_process *process, const struct vgpu_place *place, uint64_t local_bytes) {
+    return local_bytes <= room_bytes(process, place);
 }
 
 static void note_room(struct vgpu_process *process, const struct vgpu_place *place, uint64_t local_bytes) {
@@ -59,8 +63,7 @@ void vgpu_launch_limit_set(struct vgpu_process *process, const struct vgpu_place
 
 /* What the card has to give so that each thread has `local_bytes`. */
 static uint64_t growth_bytes(struct vgpu_process *process, const struct vgpu_place *place, uint64_t local_bytes) {
-    const uint64_t *room = room_of(process, place);
-    uint64_t has = room && *room > FIRST_ROOM_BYTES ? *room : FIRST_ROOM_BYTES;
+    uint64_t has = room_bytes(process, place);
     int ordinal = vgpu_device_ordinal(process, place->device), multiprocessors = 0, threads = 0;
     if (local_bytes <= has) return 0; /* another thread has made room meanwhile */
     real_cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal);

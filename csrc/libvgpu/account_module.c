@@ -114,15 +114,6 @@ void vgpu_modules_settle(struct vgpu_process *process, const struct vgpu_modules
     }
 }
 
-static bool is_any(const struct vgpu_entry *entry, void *data) {
-    (void)entry, (void)data;
-    return true;
-}
-
-static void forget(const struct vgpu_entry *entry, void *data) {
-    (void)entry, (void)data;
-}
-
 /* Wherever it was loaded: the current context needn't be one of those. The handle of a kernel that goes with it may be
  * given out for another one, of which nothing is known then. */
 #define UNLOAD(call)                                                                                                   \
@@ -130,7 +121,7 @@ static void forget(const struct vgpu_entry *entry, void *data) {
         VGPU_BEGIN_RELEASE_UNGATED(process, call);                                                                     \
         struct vgpu_modules modules;                                                                                   \
         vgpu_private_lock(&process->birth_lock);                                                                       \
-        vgpu_table_take_each(&process->tables[VGPU_KERNELS], is_any, forget, NULL);                                    \
+        vgpu_table_take_each(&process->tables[VGPU_KERNELS], NULL, NULL, NULL);                                        \
         vgpu_modules_watch(process, &modules);                                                                         \
         CUresult result = call;                                                                                        \
         vgpu_modules_settle(process, &modules);                                                                        \

@@ -119,10 +119,6 @@ static void give_back_linear(const struct vgpu_entry *entry, void *data) {
     vgpu_linear_freed(((struct death *)data)->process, entry);
 }
 
-static void forget_kernel(const struct vgpu_entry *entry, void *data) {
-    (void)entry, (void)data; /* its code is the modules' */
-}
-
 static void give_back_import(const struct vgpu_entry *entry, void *data) {
     vgpu_import_closed(((struct death *)data)->process, entry);
 }
@@ -134,7 +130,7 @@ void vgpu_context_emptied(struct vgpu_process *process, uint16_t number) {
     } mortal[] = {{VGPU_POINTERS, give_back_linear},
                   {VGPU_ARRAYS, give_back_array},
                   {VGPU_IMPORTS, give_back_import},
-                  {VGPU_KERNELS, forget_kernel}};
+                  {VGPU_KERNELS, NULL /* their code is the modules' */}};
     struct death death = {process, number};
     if (number == 0) return;
     for (size_t i = 0; i < sizeof mortal / sizeof *mortal; i++)

@@ -259,16 +259,25 @@ int64_t vgpu_measure_change(struct vgpu_process *process, const struct vgpu_meas
     return change(process, before, NULL, -most, most, &bytes) ? bytes : (int64_t)otherwise_bytes;
 }
 
-uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device) {
+/* By how much more NVML says that this process holds than is charged to it. false if that can't be told. With
+ * birth_lock and the gate closed. */
+static bool compare(struct vgpu_process *process, int device, int64_t *drift_bytes) {
     struct vgpu_measure now = {.device = device};
     nvmlDevice_t handle;
+    if (!find_device(process, device, &handle)) return false;
+    look_for_own(process, handle, &now, NULL);
+    vgpu_pools_settle(process); /* one may have given something back just before the card was asked */
+    *drift_bytes = (int64_t)(now.own_bytes - charged_bytes(process, device));
+    return now.has_own && now.listed;
+}
+
+uint64_t vgpu_measure_surplus(struct vgpu_process *process, int device) {
+    int64_t drift;
     if (!vgpu_measure_can_tell(process) || process->in_debt || process->stale) return 0;
     int kept_errno = errno;
-    if (find_device(process, device, &handle)) look_for_own(process, handle, &now, NULL);
-    vgpu_pools_settle(process); /* a pool may have given something back just before the card was asked */
+    bool told = compare(process, device, &drift);
     errno = kept_errno;
-    uint64_t charged = charged_bytes(process, device);
-    return now.has_own && now.listed && charged > now.own_bytes ? charged - now.own_bytes : 0;
+    return told && drift < 0 ? (uint64_t)-drift : 0;
 }
 
 /* Another copy of this library in this process, in a namespace of dlmopen(), has a slot of its own; NVML's figure is of
@@ -292,16 +301,10 @@ static int64_t lasting(int64_t one, int64_t other) {
 
 /* With birth_lock and the gate closed. */
 static void reconcile(struct vgpu_process *process, int device) {
-    struct vgpu_measure now = {.device = device};
-    nvmlDevice_t handle;
-    int64_t before = process->drift_bytes[device], *drift = &process->drift_bytes[device];
-    *drift = 0;
-    if (!vgpu_context_any(process, device) || !find_device(process, device, &handle)) return;
-    look_for_own(process, handle, &now, NULL);
-    vgpu_pools_settle(process); /* one may have given something back just before the card was asked */
-    if (!now.has_own || !now.listed) return;
-    *drift = (int64_t)(now.own_bytes - charged_bytes(process, device));
-    int64_t change = lasting(*drift, before);
+    int64_t before = process->drift_bytes[device], drift;
+    process->drift_bytes[device] = 0;
+    if (!vgpu_context_any(process, device) || !compare(process, device, &drift)) return;
+    int64_t change = lasting(drift, before);
     uint64_t *taken = &process->module_bytes[device];
     if (change > 0) {
         vgpu_charge_anyway(process, device, VGPU_KIND_MODULE, (uint64_t)change);
@@ -311,7 +314,7 @@ static void reconcile(struct vgpu_process *process, int device) {
         vgpu_uncharge(process, device, VGPU_KIND_MODULE, less);
         *taken -= less;
     }
-    *drift -= change;
+    process->drift_bytes[device] = drift - change;
 }
 
 void vgpu_measure_reconcile(struct vgpu_process *process) {

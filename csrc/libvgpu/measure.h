@@ -45,9 +45,8 @@ void vgpu_modules_settle(struct vgpu_process *process, const struct vgpu_modules
 
 /* Compares what is charged to this process with what NVML says that it holds, on every device: what the card holds
  * beyond that the driver has taken by itself (for queues, code that came with a launch, executable graphs), and is
- * charged with the modules; what the card holds less is given back of that. Only what
- * was so twice in a row counts: a figure may lag behind. Where nothing says which is right, nothing is done. Called by
- * the tick, and not waited for. */
+ * charged with the modules; what the card holds less is given back of that. Only what was so twice in a row counts: a
+ * figure may lag behind. Where nothing says which is right, nothing is done. Called by the tick, and not waited for. */
 void vgpu_measure_reconcile(struct vgpu_process *process);
 
 /* Whether the next may tell more than 0. */

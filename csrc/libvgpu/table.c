@@ -208,10 +208,10 @@ void vgpu_table_take_each(struct vgpu_table *table, bool (*wanted)(const struct 
     vgpu_private_lock(&table->lock);
     for (uint64_t i = 0; i < table->capacity;) {
         struct vgpu_entry *place = &table->entries[i];
-        if (place->key && wanted(place, data)) {
+        if (place->key && (!wanted || wanted(place, data))) {
             struct vgpu_entry entry = *place;
             erase(table, place); /* may shift another entry to this place: look at it again */
-            taken(&entry, data);
+            if (taken) taken(&entry, data);
         } else {
             i++;
         }

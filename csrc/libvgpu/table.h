@@ -50,7 +50,8 @@ bool vgpu_table_find(struct vgpu_table *table, uint64_t key, struct vgpu_entry *
 int64_t vgpu_table_refer(struct vgpu_table *table, uint64_t key, int difference, const struct vgpu_entry *fresh,
                          struct vgpu_entry *last);
 
-/* Removes every entry for which `wanted` is true and hands each to `taken`; both run with the table's lock held. */
+/* Removes every entry for which `wanted` is true (NULL: every one) and hands each to `taken` (may be NULL); both run
+ * with the table's lock held. */
 void vgpu_table_take_each(struct vgpu_table *table, bool (*wanted)(const struct vgpu_entry *entry, void *data),
                           void (*taken)(const struct vgpu_entry *entry, void *data), void *data);
 
