@@ -16,24 +16,6 @@ static CUresult resize_locked(CUcontext context, uint64_t before, uint64_t after
     return CUDA_SUCCESS;
 }
 
-/* ---- limits ---- */
-
-/* What a context has room for from the start: that is part of its own size. */
-static const size_t first_limit[] = {
-    [CU_LIMIT_STACK_SIZE] = LOCAL_BYTES, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20, [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20};
-
-static uint64_t limit_cost(CUlimit limit, size_t value) {
-    return value <= first_limit[limit] ? 0 : whole_blocks(value - first_limit[limit]);
-}
-
-static CUresult resize_local_locked(CUcontext context, uint32_t bytes);
-
-CUresult room_for_limit_locked(CUcontext context, CUlimit limit, size_t value) {
-    if (limit > CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;
-    if (limit == CU_LIMIT_STACK_SIZE) return resize_local_locked(context, (uint32_t)value);
-    return resize_locked(context, limit_cost(limit, context->limit[limit]), limit_cost(limit, value));
-}
-
 /* ---- local memory ---- */
 
 /* Each thread that the card can run at once has its own. */
@@ -58,6 +40,22 @@ CUresult room_for_local(CUcontext context, uint32_t bytes) {
     CUresult result = room_for_local_locked(context, bytes);
     driver_unlock();
     return result;
+}
+
+/* ---- limits ---- */
+
+/* What a context has room for from the start: that is part of its own size. */
+static const size_t first_limit[] = {
+    [CU_LIMIT_STACK_SIZE] = LOCAL_BYTES, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20, [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20};
+
+static uint64_t limit_cost(CUlimit limit, size_t value) {
+    return value <= first_limit[limit] ? 0 : whole_blocks(value - first_limit[limit]);
+}
+
+CUresult room_for_limit_locked(CUcontext context, CUlimit limit, size_t value) {
+    if (limit > CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;
+    if (limit == CU_LIMIT_STACK_SIZE) return resize_local_locked(context, (uint32_t)value);
+    return resize_locked(context, limit_cost(limit, context->limit[limit]), limit_cost(limit, value));
 }
 
 /* ---- streams ---- */

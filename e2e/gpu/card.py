@@ -7,7 +7,7 @@ from pathlib import Path
 import pynvml
 
 from tests.conftest import BUILD
-from tests.libvgpu.conftest import Worker
+from tests.libvgpu.conftest import Worker, read_ledger
 
 MIB = 1 << 20
 
@@ -52,4 +52,4 @@ class Quota:
 
     def charged(self) -> int:
         """Bytes that the region says are in use on the first card."""
-        return int.from_bytes(self.region.read_bytes()[256 + 64 + 16 :][:8], "little")
+        return read_ledger(self.region)["used"]

@@ -87,6 +87,16 @@ class Worker:
             self.process.stdout.close()
 
 
+def read_ledger(region: Path, device: int = 0) -> dict[str, int]:
+    """What a region says of one device; sizes in bytes."""
+    raw = region.read_bytes()
+    at = 256 + 256 * device + 64
+    names = ("physical", "limit", "used", "unbelieved", "refusals", "refused_largest", "refused_last")
+    values = {n: int.from_bytes(raw[at + 8 * i : at + 8 * i + 8], "little") for i, n in enumerate(names)}
+    values["source"] = int.from_bytes(raw[at + 56 : at + 60], "little")
+    return values
+
+
 @dataclass
 class Ground:
     """A card and the processes that a test starts on it."""
@@ -159,12 +169,7 @@ class Ground:
 
     def ledger(self, path: Path | None = None, device: int = 0) -> dict[str, int]:
         """What the region says of one device."""
-        raw = (path or self.region).read_bytes()
-        at = 256 + 256 * device + 64
-        names = ("physical", "limit", "used", "unbelieved", "refusals", "refused_largest", "refused_last")
-        values = {n: int.from_bytes(raw[at + 8 * i : at + 8 * i + 8], "little") for i, n in enumerate(names)}
-        values["source"] = int.from_bytes(raw[at + 56 : at + 60], "little")
-        return values
+        return read_ledger(path or self.region, device)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The card gives memory in blocks of 2 MiB; requests up to 1 MiB share blocks."""
+"""The card gives memory in blocks of 2 MiB; smaller requests share blocks."""
 
 from __future__ import annotations
 
